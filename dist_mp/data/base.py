@@ -1,0 +1,69 @@
+"""What the training loop needs of a data set: a plan of an epoch that all ranks share, and the rows of one rank."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Shapes that a model is built for."""
+
+    length: int
+    """T, time steps of a training window."""
+    vocabulary: int = 0
+    """V, words (text only)."""
+    scalars: int = 0
+    """0D signals, the first features of an input row (campaigns only)."""
+    profiles: int = 0
+    """1D profiles, after the scalars, one after the other (campaigns only)."""
+    profile_points: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One window of the rows of a rank. B rows, T time steps."""
+
+    inputs: NDArray
+    """int32 [B, T] words, or float32 [B, T, F] features."""
+    targets: NDArray
+    """int32 [B, T] words, or float32 [B, T]."""
+    weight: NDArray[np.float32]
+    """[B, T]: 1 at valid steps, 0 at padding. A loss is the weighted sum over all ranks by the sum of weights."""
+    reset: NDArray[np.bool_]
+    """[B]: true where a new sequence begins and the row's state must be zeroed first."""
+
+
+class Split(ABC):
+    """One split of a data set, cut into global batches.
+
+    The sequence of global batches depends only on the seed, the epoch and `global_rows`, never on the number of
+    ranks: rank r of P trains rows [r * global_rows / P, (r + 1) * global_rows / P) of each. Every rank therefore has
+    the same number of steps.
+    """
+
+    @abstractmethod
+    def steps(self, epoch: int, global_rows: int) -> int:
+        """Global batches in an epoch."""
+
+    @abstractmethod
+    def batches(self, epoch: int, global_rows: int, first_row: int, rows: int, start_step: int = 0) -> Iterator[Batch]:
+        """Rows [first_row, first_row + rows) of each global batch of an epoch from `start_step` on, T always the same."""
+
+
+class Dataset(ABC):
+    """Training and held-out splits with the shapes of their rows."""
+
+    spec: DataSpec
+    train: Split
+    valid: Split
+    test: Split | None = None
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for the run's header: what the data is and how much of it."""

@@ -1,0 +1,58 @@
+"""What the training step needs of a model: variables, a forward pass with explicit state, and a loss a time step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+State = list[tf.Tensor]
+"""Recurrent state carried from one window to the next: for each LSTM layer h [B, N] in the compute type and c [B, N] FP32."""
+
+
+class Task(ABC):
+    """A Keras model with the loss it is trained on.
+
+    Built under one dtype: variables, activations and gradients are of `compute_dtype`; losses, softmax and norm
+    layers are float32. Legend of shapes: B rows, T time steps, F features, N cells, V words.
+    """
+
+    model: keras.Model
+    compute_dtype: tf.DType
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The trainable variables as TensorFlow variables, in creation order (the order of forward)."""
+        return [v.value for v in self.model.trainable_variables]
+
+    @property
+    def paths(self) -> list[str]:
+        """A unique name for each of `variables`."""
+        return [v.path for v in self.model.trainable_variables]
+
+    @abstractmethod
+    def initial_state(self, rows: int) -> State:
+        """Zero state for so many rows."""
+
+    @abstractmethod
+    def forward(self, inputs: tf.Tensor, state: State, *, training: bool, seed: tf.Tensor) -> tuple[tf.Tensor, State]:
+        """Outputs for a window of inputs and the state after it.
+
+        `seed` (int32 [2]) makes dropout a pure function of it; each dropout layer folds in a number of its own.
+        """
+
+    @abstractmethod
+    def losses(self, outputs: tf.Tensor, targets: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+        """Loss a time step, float32 [B, T], not yet weighted; `weight` [B, T] float32 is 0 at padding."""
+
+    def scores(self, outputs: tf.Tensor) -> tf.Tensor:
+        """What evaluation looks at, float32 (a predictor's output [B, T]; by default the outputs)."""
+        return tf.cast(outputs, tf.float32)
+
+
+def reset_rows(state: State, reset: Any) -> State:
+    """State with the rows zeroed in which `reset` (bool [B]) is true: a new sequence begins there."""
+    keep = tf.logical_not(reset)[:, None]
+    return [tf.where(keep, s, tf.zeros_like(s)) for s in state]
