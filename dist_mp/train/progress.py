@@ -1,0 +1,129 @@
+"""What a person sees of a run: a header, a progress bar or plain lines, and the summary. Rank 0 only."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from dist_mp.train.records import EpochRecord, StepRecord, SummaryRecord
+
+SMOOTHED_STEPS = 20
+PLAIN_INTERVAL_SECONDS = 5.0
+
+
+def make_console() -> Console:
+    """A console on standard error.
+
+    Under mpirun the ranks write into pipes: the launcher, which sees the terminal, passes its width on in
+    DIST_MP_TERMINAL_COLUMNS.
+    """
+    columns = os.environ.get("DIST_MP_TERMINAL_COLUMNS", "")
+    if columns.isdigit() and int(columns) > 0:
+        return Console(stderr=True, force_terminal=True, width=int(columns))
+    return Console(stderr=True)
+
+
+class ProgressDisplay:
+    """Shows the steps of a run as they happen: a live bar on a terminal, a line each few seconds elsewhere."""
+
+    def __init__(self, console: Console | None, epochs: int, steps_per_epoch: int) -> None:
+        """Show nothing where `console` is None (every rank but 0)."""
+        self._console = console
+        self._epochs = epochs
+        self._steps = steps_per_epoch
+        self._recent: deque[StepRecord] = deque(maxlen=SMOOTHED_STEPS)
+        self._last_line = time.monotonic()
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        if console and console.is_terminal:
+            self._bar = Progress(
+                TextColumn("epoch {task.fields[epoch]}"),
+                BarColumn(bar_width=16),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[text]}"),
+                TimeRemainingColumn(compact=True),
+                console=console,
+                transient=True,
+            )
+
+    def __enter__(self) -> Self:
+        """Start the live display."""
+        if self._bar:
+            self._bar.start()
+            self._task = self._bar.add_task("train", total=self._steps, epoch=f"1/{self._epochs}", text="compiling the step")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Stop the live display."""
+        if self._bar:
+            self._bar.stop()
+
+    def step(self, record: StepRecord, step_in_epoch: int) -> None:
+        """Show a finished step."""
+        if self._console is None:
+            return
+        self._recent.append(record)
+        if self._bar and self._task is not None:
+            epoch = f"{record.epoch + 1}/{self._epochs}"
+            self._bar.update(self._task, completed=step_in_epoch + 1, epoch=epoch, text=self._text(record))
+        elif time.monotonic() - self._last_line >= PLAIN_INTERVAL_SECONDS:
+            self._last_line = time.monotonic()
+            place = f"epoch {record.epoch + 1}/{self._epochs} step {step_in_epoch + 1}/{self._steps}"
+            self._console.print(f"{place} {self._text(record)}", highlight=False, soft_wrap=True)
+
+    def epoch(self, record: EpochRecord) -> None:
+        """Show a finished epoch and its evaluation."""
+        if self._console is None:
+            return
+        held_out = ", ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
+        self._console.print(
+            f"epoch {record.epoch + 1}/{self._epochs}: train loss {record.train_loss:.4f}; held out: {held_out}; "
+            f"{record.seconds:.1f} s + {record.evaluation_seconds:.1f} s evaluation",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def _text(self, record: StepRecord) -> str:
+        recent = list(self._recent)
+        rate = sum(r.samples_per_second * r.seconds for r in recent) / max(sum(r.seconds for r in recent), 1e-9)
+        compute, exchange, wait = (
+            100.0 * sum(getattr(r, name) for r in recent) / len(recent)
+            for name in ("share_compute", "share_exchange", "share_wait")
+        )
+        skipped = "" if record.applied else " skipped"
+        return (
+            f"loss {record.loss:.4f} lr {record.learning_rate:.3g} scale {record.loss_scale:g}{skipped} "
+            f"{rate:.0f} samples/s  compute {compute:.0f}% exchange {exchange:.0f}% wait {wait:.0f}%"
+        )
+
+
+def print_header(console: Console | None, facts: dict[str, str]) -> None:
+    """Print what the run is, a fact a line."""
+    if console:
+        width = max(map(len, facts))
+        for name, value in facts.items():
+            console.print(f"{name:<{width}}  {value}", highlight=False, markup=False, soft_wrap=True)
+
+
+def print_summary(console: Console | None, summary: SummaryRecord) -> None:
+    """Print the end of a run as a table."""
+    if console is None:
+        return
+    table = Table(show_header=False, title="summary", title_justify="left", box=None)
+    for name, value in summary.metrics.items():
+        table.add_row(f"held-out {name}", f"{value:.4f}")
+    table.add_row("steps", f"{summary.applied_steps} applied, {summary.skipped_steps} skipped")
+    table.add_row("loss scale", f"{summary.loss_scale:g}")
+    table.add_row("sent a step", f"{summary.sent_bytes_per_step:,.0f} bytes for {summary.gradient_numbers:,} gradients")
+    table.add_row("throughput", f"{summary.samples_per_second:,.0f} samples/s")
+    table.add_row("time", f"{summary.seconds:.1f} s")
+    table.add_row("weights", summary.weights)
+    table.add_row("run folder", summary.run_folder)
+    console.print(table)

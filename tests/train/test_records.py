@@ -1,0 +1,41 @@
+"""Records are whole JSON lines, and docs/metrics.md describes every field of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from dist_mp.train.records import CheckRecord, EpochRecord, Record, RecordWriter, StepRecord, SummaryRecord
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def test_lines_are_json_without_nan(tmp_path: Path) -> None:
+    record = EpochRecord(
+        epoch=1, steps=2, train_loss=math.nan, seconds=1.5, evaluation_seconds=math.inf, metrics={"auc": math.nan}
+    )
+    path = tmp_path / "metrics.jsonl"
+    for _ in range(2):  # a second writer appends
+        with RecordWriter(path) as writer:
+            writer.write(record)
+    lines = [json.loads(line, parse_constant=lambda name: pytest.fail(name)) for line in path.read_text().splitlines()]
+    assert len(lines) == 2
+    assert lines[0]["kind"] == "epoch"
+    assert lines[0]["train_loss"] is None
+    assert lines[0]["metrics"] == {"auc": None}
+
+
+def test_other_ranks_write_nothing() -> None:
+    with RecordWriter(None) as writer:
+        writer.write(CheckRecord(step=1, weights="00"))
+
+
+@pytest.mark.parametrize("record", [StepRecord, EpochRecord, CheckRecord, SummaryRecord])
+def test_document_describes_every_field(record: type[Record]) -> None:
+    section = DOCUMENT.read_text().split(f"## {record.model_fields['kind'].default}\n")[1].split("\n## ")[0]
+    for name, field in record.model_fields.items():
+        if name != "kind":
+            assert f"| `{name}` | {field.description} |" in section
