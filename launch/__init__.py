@@ -1,0 +1,1 @@
+"""Starting jobs: the mpirun wrapper. Only the standard library is used here."""
