@@ -37,6 +37,10 @@ class Batch:
     """[B, T]: 1 at valid steps, 0 at padding. A loss is the weighted sum over all ranks by the sum of weights."""
     reset: NDArray[np.bool_]
     """[B]: true where a new sequence begins and the row's state must be zeroed first."""
+    sequence: NDArray[np.int32] | None = None
+    """[B]: number of the sequence (shot) that a row holds, -1 where the row is idle; None for one endless text."""
+    position: NDArray[np.int32] | None = None
+    """[B]: the time step of its sequence at which a row's window begins."""
 
 
 class Split(ABC):
@@ -52,7 +56,14 @@ class Split(ABC):
         """Global batches in an epoch."""
 
     @abstractmethod
-    def batches(self, epoch: int, global_rows: int, first_row: int, rows: int, start_step: int = 0) -> Iterator[Batch]:
+    def batches(
+        self,
+        epoch: int,
+        global_rows: int,
+        first_row: int,
+        rows: int,
+        start_step: int = 0,
+    ) -> Iterator[Batch]:
         """Rows [first_row, first_row + rows) of each global batch of an epoch from `start_step` on, T always the same."""
 
 
