@@ -56,14 +56,7 @@ class Split(ABC):
         """Global batches in an epoch."""
 
     @abstractmethod
-    def batches(
-        self,
-        epoch: int,
-        global_rows: int,
-        first_row: int,
-        rows: int,
-        start_step: int = 0,
-    ) -> Iterator[Batch]:
+    def batches(self, epoch: int, global_rows: int, first_row: int, rows: int, start_step: int = 0) -> Iterator[Batch]:
         """Rows [first_row, first_row + rows) of each global batch of an epoch from `start_step` on, T always the same."""
 
 

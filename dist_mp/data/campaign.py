@@ -45,16 +45,7 @@ PROFILE_SIGNALS: tuple[Signal, ...] = (
 )
 
 # What an event drives, a column each; all are 0 in a quiet plasma and about 1 at the height of an event.
-EFFECTS = (
-    "mode",
-    "slowing",
-    "core_radiation",
-    "edge_radiation",
-    "density",
-    "hollowing",
-    "peaking",
-    "cooling",
-)
+EFFECTS = ("mode", "slowing", "core_radiation", "edge_radiation", "density", "hollowing", "peaking", "cooling")
 
 # How strongly each kind of event drives them. The kinds share effects, so that no signal belongs to one kind alone.
 KINDS = {
@@ -85,14 +76,8 @@ class Event:
     def envelope(self, steps: int) -> Curve:
         """[T]: 0 at `begin` and before, `height` at `peak`, 0 from `end` on; the slow side is exponential."""
         t = np.arange(steps, dtype=np.float64)
-        rise = _growth(
-            np.clip((t - self.begin) / max(self.peak - self.begin, 1), 0.0, 1.0),
-            self.curvature,
-        )
-        fall = _growth(
-            np.clip((self.end - t) / max(self.end - self.peak, 1), 0.0, 1.0),
-            self.curvature,
-        )
+        rise = _growth(np.clip((t - self.begin) / max(self.peak - self.begin, 1), 0.0, 1.0), self.curvature)
+        fall = _growth(np.clip((self.end - t) / max(self.end - self.peak, 1), 0.0, 1.0), self.curvature)
         return self.height * np.where(t <= self.peak, rise, fall)
 
 
@@ -115,9 +100,7 @@ class Campaign:
         span = settings.max_steps - settings.min_steps + 1
         self.lengths = settings.min_steps + np.floor(u * span).astype(np.int64)
         # Spread evenly over the numbers: the class of shot i does not depend on how many shots there are.
-        share = np.floor(
-            np.arange(settings.shots + 1) * settings.disruptive_fraction + 0.5
-        )
+        share = np.floor(np.arange(settings.shots + 1) * settings.disruptive_fraction + 0.5)
         self.disruptive = np.diff(share) > 0
 
     def shot(self, index: int) -> Shot:
@@ -131,33 +114,19 @@ class Campaign:
         missing = _damage(rng, scalars, profiles)
         return Shot(index, disruptive, scalars, profiles, missing)
 
-    def _events(
-        self, rng: np.random.Generator, steps: int, disruptive: bool
-    ) -> list[Event]:
+    def _events(self, rng: np.random.Generator, steps: int, disruptive: bool) -> list[Event]:
         """Harmless excursions anywhere, one towards the end of most clean shots, and the precursor of a disruption."""
         warning = self._settings.warning_steps
         events = [
-            _excursion(
-                rng,
-                int(rng.integers(_SETTLE_STEPS, max(steps, _SETTLE_STEPS + 1))),
-                warning,
-            )
+            _excursion(rng, int(rng.integers(_SETTLE_STEPS, max(steps, _SETTLE_STEPS + 1))), warning)
             for _ in range(rng.poisson(1.5))
         ]
         if disruptive:
             duration = int(warning * rng.uniform(0.7, 1.5))
             kind, height, curvature = _draw(rng)
-            events.append(
-                Event(kind, steps - 1 - duration, steps - 1, steps, height, curvature)
-            )
+            events.append(Event(kind, steps - 1 - duration, steps - 1, steps, height, curvature))
         elif rng.random() < 0.75:
-            events.append(
-                _excursion(
-                    rng,
-                    max(steps - 1 - int(warning * rng.uniform(0.0, 0.6)), 0),
-                    warning,
-                )
-            )
+            events.append(_excursion(rng, max(steps - 1 - int(warning * rng.uniform(0.0, 0.6)), 0), warning))
         return events
 
     def _effects(self, events: list[Event], steps: int) -> dict[str, Curve]:
@@ -169,11 +138,7 @@ class Campaign:
 
 def _draw(rng: np.random.Generator) -> tuple[int, float, float]:
     """Kind, height and curvature; precursors and excursions have the same distribution."""
-    return (
-        int(rng.integers(len(KINDS))),
-        float(np.exp(rng.normal(0.0, 0.3))),
-        float(rng.uniform(0.5, 2.5)),
-    )
+    return (int(rng.integers(len(KINDS))), float(np.exp(rng.normal(0.0, 0.3))), float(rng.uniform(0.5, 2.5)))
 
 
 def _excursion(rng: np.random.Generator, peak: int, warning: int) -> Event:
@@ -181,9 +146,7 @@ def _excursion(rng: np.random.Generator, peak: int, warning: int) -> Event:
     kind, height, curvature = _draw(rng)
     slow, fast = int(warning * rng.uniform(0.7, 1.5)), int(rng.integers(4, 12))
     if rng.random() < 0.25:
-        return Event(
-            kind, peak - slow // 2, peak, peak + fast, 0.45 * height, curvature
-        )
+        return Event(kind, peak - slow // 2, peak, peak + fast, 0.45 * height, curvature)
     return Event(kind, peak - fast, peak, peak + slow, height, curvature)
 
 
@@ -193,9 +156,7 @@ def _drift(rng: np.random.Generator, steps: int, count: int) -> Curve:
     frequency = rng.uniform(0.3, 3.0, (1, count, 3))
     phase = rng.uniform(0.0, 2 * np.pi, (1, count, 3))
     amplitude = rng.normal(0.0, 1.0, (1, count, 3))
-    return (
-        amplitude * np.sqrt(2.0 / 3.0) * np.cos(2 * np.pi * frequency * t + phase)
-    ).sum(axis=2)
+    return (amplitude * np.sqrt(2.0 / 3.0) * np.cos(2 * np.pi * frequency * t + phase)).sum(axis=2)
 
 
 def _signals(
@@ -207,49 +168,25 @@ def _signals(
     # Both classes end in flat-top or somewhere in ramp-down, so that the current at the end tells little.
     down = max(steps - rng.uniform(20, 90), ramp) if rng.random() < 0.5 else np.inf
     fall = rng.uniform(0.003, 0.008)
-    program = np.clip((t + 8.0) / (ramp + 8.0), 0.0, 1.0) - np.clip(
-        fall * (t - down), 0.0, 0.8
-    )
+    program = np.clip((t + 8.0) / (ramp + 8.0), 0.0, 1.0) - np.clip(fall * (t - down), 0.0, 0.8)
     drift = _drift(rng, steps, 8).T
     noise = rng.standard_normal((len(SCALAR_SIGNALS), steps))
 
     current = rng.uniform(1.2, 2.2) * program
-    heating_on = (
-        1.0
-        / (1.0 + np.exp(-(t - ramp - rng.uniform(0, 30)) / 4.0))
-        / (1.0 + np.exp((t - down) / 6.0))
-    )
-    power = (
-        rng.uniform(3.0, 14.0) * heating_on * (1.0 + 0.08 * drift[0]) + 0.8 * program
-    )
+    heating_on = 1.0 / (1.0 + np.exp(-(t - ramp - rng.uniform(0, 30)) / 4.0)) / (1.0 + np.exp((t - down) / 6.0))
+    power = rng.uniform(3.0, 14.0) * heating_on * (1.0 + 0.08 * drift[0]) + 0.8 * program
     torque = rng.uniform(0.3, 0.9) * power * heating_on
-    density = (
-        rng.uniform(2.5, 5.5)
-        * np.sqrt(program)
-        * (1.0 + 0.08 * drift[1])
-        * (1.0 + 0.8 * e["density"])
-    )
+    density = rng.uniform(2.5, 5.5) * np.sqrt(program) * (1.0 + 0.08 * drift[1]) * (1.0 + 0.8 * e["density"])
     cooling = 1.0 / (1.0 + 0.6 * np.clip(e["cooling"] + 0.3 * e["mode"], 0.0, None))
     confinement = cooling * (1.0 + 0.08 * drift[2])
     energy = 0.12 * np.sqrt(np.clip(power, 0.1, None)) * current * confinement
     temperature = 9.0 * energy / (density + 0.5)
-    li = (
-        0.85
-        + 0.08 * drift[3]
-        + 0.25 * e["peaking"]
-        + 0.25 * (1.0 - np.clip(t / (2 * ramp), 0.0, 1.0))
-    )
+    li = 0.85 + 0.08 * drift[3] + 0.25 * e["peaking"] + 0.25 * (1.0 - np.clip(t / (2 * ramp), 0.0, 1.0))
     mode = 0.25 + 0.05 * drift[4] + 1.2 * e["mode"]
-    rotation = (
-        (3.0 + torque)
-        * np.exp(-1.1 * np.clip(e["slowing"], 0.0, None))
-        * (1.0 + 0.1 * drift[5])
-    )
+    rotation = (3.0 + torque) * np.exp(-1.1 * np.clip(e["slowing"], 0.0, None)) * (1.0 + 0.1 * drift[5])
     core = power * (0.16 + 0.02 * drift[6]) * (1.0 + 1.6 * e["core_radiation"])
     edge = power * (0.22 + 0.03 * drift[7]) * (1.0 + 1.2 * e["edge_radiation"])
-    voltage = (
-        0.25 + 1.4 * np.exp(-t / ramp) + 0.35 * e["cooling"] + 0.1 * e["hollowing"]
-    )
+    voltage = 0.25 + 1.4 * np.exp(-t / ramp) + 0.35 * e["cooling"] + 0.1 * e["hollowing"]
     columns = {
         "q95": rng.uniform(5.5, 8.0) / (current + 0.2) + 0.05 * noise[0],
         "li": li + 0.04 * noise[1],
@@ -266,40 +203,25 @@ def _signals(
         "torque": torque + 0.05 * noise[12],
         "loop_voltage": voltage + 0.06 * noise[13],
     }
-    scalars = np.stack(
-        [columns[signal.name] for signal in SCALAR_SIGNALS], axis=1
-    ).astype(np.float32)
+    scalars = np.stack([columns[signal.name] for signal in SCALAR_SIGNALS], axis=1).astype(np.float32)
 
     rho = np.linspace(0.0, 1.0, points, dtype=np.float32)
     hollow = np.clip(e["hollowing"], 0.0, None)
-    te = _profile(
-        rho, temperature, 1.4 + 0.8 * e["peaking"], 0.45 * hollow / (0.5 + hollow)
-    )
-    ne = _profile(
-        rho, density, 0.5 + 0.3 * e["peaking"], 0.25 * hollow / (0.5 + hollow)
-    )
+    te = _profile(rho, temperature, 1.4 + 0.8 * e["peaking"], 0.45 * hollow / (0.5 + hollow))
+    ne = _profile(rho, density, 0.5 + 0.3 * e["peaking"], 0.25 * hollow / (0.5 + hollow))
     profiles = np.stack([te, ne], axis=1)
     profiles *= 1.0 + 0.05 * rng.standard_normal(profiles.shape, dtype=np.float32)
     return scalars, profiles
 
 
-def _profile(
-    rho: NDArray[np.float32], centre: Curve, peaking: Curve, hollow: Curve
-) -> NDArray[np.float32]:
+def _profile(rho: NDArray[np.float32], centre: Curve, peaking: Curve, hollow: Curve) -> NDArray[np.float32]:
     """[T, X]: centre * (1 - rho^2)^peaking with a foot at the edge, less a hollow of relative depth `hollow` inside."""
-    shape = np.exp(
-        np.clip(peaking, 0.1, 6.0).astype(np.float32)[:, None]
-        * np.log1p(-0.98 * rho**2)
-    )
+    shape = np.exp(np.clip(peaking, 0.1, 6.0).astype(np.float32)[:, None] * np.log1p(-0.98 * rho**2))
     dip = hollow.astype(np.float32)[:, None] * np.exp(-((rho / 0.35) ** 2))
     return centre.astype(np.float32)[:, None] * shape * (1.0 - dip)
 
 
-def _damage(
-    rng: np.random.Generator,
-    scalars: NDArray[np.float32],
-    profiles: NDArray[np.float32],
-) -> NDArray[np.bool_]:
+def _damage(rng: np.random.Generator, scalars: NDArray[np.float32], profiles: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Lose signals as real diagnostics do, in place; returns which are missing altogether, [S + P]."""
     steps, count = scalars.shape
     kinds = profiles.shape[1]

@@ -39,18 +39,10 @@ class Normaliser:
         for shot in shots:
             present = ~shot.missing
             scalars = _moments(shot.scalars.T)
-            profiles = _moments(
-                shot.profiles.transpose(1, 0, 2).reshape(shot.profiles.shape[1], -1)
-            )
-            total, square, count = (
-                np.concatenate(pair) for pair in zip(scalars, profiles, strict=True)
-            )
+            profiles = _moments(shot.profiles.transpose(1, 0, 2).reshape(shot.profiles.shape[1], -1))
+            total, square, count = (np.concatenate(pair) for pair in zip(scalars, profiles, strict=True))
             variance = square / count - (total / count) ** 2
-            spreads.append(
-                np.where(
-                    present & (variance > 0), np.sqrt(np.maximum(variance, 0.0)), np.nan
-                )
-            )
+            spreads.append(np.where(present & (variance > 0), np.sqrt(np.maximum(variance, 0.0)), np.nan))
             sums.append(np.where(present, total, 0.0))
             squares.append(np.where(present, square, 0.0))
             counts.append(np.where(present, count, 0))
@@ -64,19 +56,10 @@ class Normaliser:
         scale[recorded] = np.nanmedian(np.array(spreads)[:, recorded], axis=0)
         scale = np.maximum(scale, 0.1 * pooled)
         scale[scale == 0] = 1.0
-        widths = np.array(
-            [1] * shot.scalars.shape[1]
-            + [shot.profiles.shape[2]] * shot.profiles.shape[1]
-        )
-        return cls(
-            np.repeat(mean, widths).astype(np.float32),
-            np.repeat(scale, widths).astype(np.float32),
-            widths,
-        )
+        widths = np.array([1] * shot.scalars.shape[1] + [shot.profiles.shape[2]] * shot.profiles.shape[1])
+        return cls(np.repeat(mean, widths).astype(np.float32), np.repeat(scale, widths).astype(np.float32), widths)
 
-    def apply(
-        self, features: NDArray[np.float32], missing: NDArray[np.bool_]
-    ) -> NDArray[np.float32]:
+    def apply(self, features: NDArray[np.float32], missing: NDArray[np.bool_]) -> NDArray[np.float32]:
         """Normalised copy of features [..., F] of a shot whose signals `missing` [S + P] were not recorded."""
         out = (features - self.mean) / self.scale
         np.clip(out, -CLIP, CLIP, out=out)
@@ -88,8 +71,4 @@ class Normaliser:
 def _moments(rows: NDArray[np.float32]) -> tuple[NDArray, NDArray, NDArray]:
     """Sum, sum of squares and count of each row, in float64."""
     wide = rows.astype(np.float64)
-    return (
-        wide.sum(axis=1),
-        np.einsum("ij,ij->i", wide, wide),
-        np.full(len(rows), rows.shape[1]),
-    )
+    return (wide.sum(axis=1), np.einsum("ij,ij->i", wide, wide), np.full(len(rows), rows.shape[1]))

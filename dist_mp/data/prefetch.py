@@ -30,10 +30,13 @@ class _Channel(Generic[Item]):
         error: BaseException | None = None
         try:
             while self._wait_for_room():
-                item = next(self.source, self)
-                if item is self:
+                try:
+                    item = next(self.source)
+                except StopIteration:
                     break
                 with self.changed:
+                    if self.closed:
+                        break
                     self.ready.append(item)
                     self.changed.notify_all()
             close = getattr(self.source, "close", None)
@@ -74,9 +77,7 @@ class Prefetcher(Generic[Item]):
         self.wait_seconds = 0.0
         """Time that the consumer has waited for items so far (seconds)."""
         self._channel = _Channel(source, depth)
-        self._thread = threading.Thread(
-            target=self._channel.produce, name="dist-mp-prefetch", daemon=True
-        )
+        self._thread = threading.Thread(target=self._channel.produce, name="dist-mp-prefetch", daemon=True)
         self._thread.start()
         weakref.finalize(self, self._channel.close)
 
@@ -89,9 +90,7 @@ class Prefetcher(Generic[Item]):
         channel = self._channel
         started = time.perf_counter()
         with channel.changed:
-            channel.changed.wait_for(
-                lambda: channel.ready or channel.finished or channel.closed
-            )
+            channel.changed.wait_for(lambda: channel.ready or channel.finished or channel.closed)
             self.wait_seconds += time.perf_counter() - started
             if channel.ready:
                 item = channel.ready.popleft()
@@ -112,10 +111,7 @@ class Prefetcher(Generic[Item]):
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close."""
         self.close()

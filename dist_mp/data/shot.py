@@ -42,9 +42,7 @@ class Shot:
 
     def features(self) -> NDArray[np.float32]:
         """[T, S + P * X]: the scalars, then the profiles one after the other."""
-        return np.concatenate(
-            [self.scalars, self.profiles.reshape(self.steps, -1)], axis=1
-        )
+        return np.concatenate([self.scalars, self.profiles.reshape(self.steps, -1)], axis=1)
 
 
 class ShotSource(Protocol):

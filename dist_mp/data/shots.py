@@ -27,15 +27,11 @@ class ShotCache:
         """Read through to `source`, holding at most `limit_bytes` of features (always at least one shot)."""
         self._source = source
         self._limit = limit_bytes
-        self._held: OrderedDict[int, tuple[NDArray[np.float32], NDArray[np.bool_]]] = (
-            OrderedDict()
-        )
+        self._held: OrderedDict[int, tuple[NDArray[np.float32], NDArray[np.bool_]]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def keep(
-        self, index: int, shot: Shot
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def keep(self, index: int, shot: Shot) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Hold a shot that was just read; returns its features [T, F] and what is missing [S + P]."""
         entry = shot.features(), shot.missing
         with self._lock:
@@ -56,9 +52,7 @@ class ShotCache:
         return self.keep(index, self._source.shot(index))
 
 
-def shot_targets(
-    target: str, length: int, disruptive: bool, warning_steps: int
-) -> NDArray[np.float32]:
+def shot_targets(target: str, length: int, disruptive: bool, warning_steps: int) -> NDArray[np.float32]:
     """What the output is trained on at each step of a shot, float32 [T] (facts of FRNN, `targets.py`).
 
     With r = T - 1 - t steps left at step t and W = `warning_steps`:
@@ -67,11 +61,7 @@ def shot_targets(
     """
     remaining = np.arange(length - 1, -1, -1, dtype=np.float64)
     if target == "ttd":
-        left = (
-            np.minimum(remaining + 0.1, warning_steps)
-            if disruptive
-            else np.full(length, float(warning_steps))
-        )
+        left = np.minimum(remaining + 0.1, warning_steps) if disruptive else np.full(length, float(warning_steps))
         return (-np.log10(left)).astype(np.float32)
     alarm = (remaining < warning_steps) & disruptive
     return np.where(alarm, 1.0, 0.0 if target == "binary" else -1.0).astype(np.float32)
@@ -123,55 +113,30 @@ class ShotSplit(Split):
         """Global batches in an epoch; differs a little between epochs, as the order does."""
         return self.plan(epoch, global_rows).steps
 
-    def batches(
-        self,
-        epoch: int,
-        global_rows: int,
-        first_row: int,
-        rows: int,
-        start_step: int = 0,
-    ) -> Iterator[Batch]:
+    def batches(self, epoch: int, global_rows: int, first_row: int, rows: int, start_step: int = 0) -> Iterator[Batch]:
         """See :class:`Split`. Padding and idle rows are zeros. The recurrent state at `start_step` is the caller's."""
         if not 0 <= first_row <= first_row + rows <= global_rows:
-            raise ValueError(
-                f"rows {first_row} to {first_row + rows} are not within {global_rows}"
-            )
+            raise ValueError(f"rows {first_row} to {first_row + rows} are not within {global_rows}")
         plan = self.plan(epoch, global_rows)
         mine = slice(first_row, first_row + rows)
         for step in range(start_step, plan.steps):
             yield self._batch(
-                plan.sequence[step, mine],
-                plan.position[step, mine],
-                plan.valid[step, mine],
-                plan.reset[step, mine],
+                plan.sequence[step, mine], plan.position[step, mine], plan.valid[step, mine], plan.reset[step, mine]
             )
 
-    def _batch(
-        self, sequence: NDArray, position: NDArray, valid: NDArray, reset: NDArray
-    ) -> Batch:
+    def _batch(self, sequence: NDArray, position: NDArray, valid: NDArray, reset: NDArray) -> Batch:
         length, rows = self._settings.length, len(sequence)
         inputs = np.zeros((rows, length, len(self._normaliser.mean)), np.float32)
         targets = np.zeros((rows, length), np.float32)
         for row in np.flatnonzero(sequence >= 0):
-            which, begin, count = (
-                int(sequence[row]),
-                int(position[row]),
-                int(valid[row]),
-            )
+            which, begin, count = (int(sequence[row]), int(position[row]), int(valid[row]))
             features, missing = self._cache.get(int(self.numbers[which]))
-            inputs[row, :count] = self._normaliser.apply(
-                features[begin : begin + count], missing
-            )
+            inputs[row, :count] = self._normaliser.apply(features[begin : begin + count], missing)
             targets[row, :count] = shot_targets(
-                self._target,
-                int(self.lengths[which]),
-                bool(self.disruptive[which]),
-                self._settings.warning_steps,
+                self._target, int(self.lengths[which]), bool(self.disruptive[which]), self._settings.warning_steps
             )[begin : begin + count]
         weight = (np.arange(length) < valid[:, None]).astype(np.float32)
-        return Batch(
-            inputs, targets, weight, reset.copy(), sequence.copy(), position.copy()
-        )
+        return Batch(inputs, targets, weight, reset.copy(), sequence.copy(), position.copy())
 
 
 class CampaignDataset(Dataset):
@@ -180,14 +145,10 @@ class CampaignDataset(Dataset):
     train: ShotSplit
     valid: ShotSplit
 
-    def __init__(
-        self, source: ShotSource, settings: CampaignData, target: str, order_seed: int
-    ) -> None:
+    def __init__(self, source: ShotSource, settings: CampaignData, target: str, order_seed: int) -> None:
         """Split by `settings.seed`, fit the normaliser on the training shots, order epochs by `order_seed`."""
         self.source = source
-        training, held_out = stratified_split(
-            source.disruptive, settings.validation_fraction, settings.seed
-        )
+        training, held_out = stratified_split(source.disruptive, settings.validation_fraction, settings.seed)
         cache = ShotCache(source)
         self.normaliser = Normaliser.fit(_reading(source, cache, training))
         self.spec = DataSpec(
@@ -199,28 +160,15 @@ class CampaignDataset(Dataset):
 
         def split(numbers: NDArray[np.int64], seed: int | None) -> ShotSplit:
             lengths, disruptive = source.lengths[numbers], source.disruptive[numbers]
-            return ShotSplit(
-                cache,
-                self.normaliser,
-                numbers,
-                lengths,
-                disruptive,
-                settings,
-                target,
-                seed,
-            )
+            return ShotSplit(cache, self.normaliser, numbers, lengths, disruptive, settings, target, seed)
 
         self.train, self.valid = split(training, order_seed), split(held_out, None)
 
     @classmethod
     def from_config(cls, config: Config) -> CampaignDataset:
         """The generated campaign of `config.data`, with the targets of `config.model`."""
-        if not isinstance(config.data, CampaignData) or not isinstance(
-            config.model, DisruptionModel
-        ):
-            raise TypeError(
-                f"a campaign trains a disruption model, got {config.data.kind} and {config.model.kind}"
-            )
+        if not isinstance(config.data, CampaignData) or not isinstance(config.model, DisruptionModel):
+            raise TypeError(f"a campaign trains a disruption model, got {config.data.kind} and {config.model.kind}")
         return cls(Campaign(config.data), config.data, config.model.target, config.seed)
 
     def describe(self) -> str:
@@ -252,9 +200,7 @@ def stratified_split(
     return np.sort(np.concatenate(training)), np.sort(np.concatenate(held_out))
 
 
-def _reading(
-    source: ShotSource, cache: ShotCache, numbers: NDArray[np.int64]
-) -> Iterator[Shot]:
+def _reading(source: ShotSource, cache: ShotCache, numbers: NDArray[np.int64]) -> Iterator[Shot]:
     for number in numbers.tolist():
         shot = source.shot(number)
         cache.keep(number, shot)

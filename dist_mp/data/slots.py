@@ -36,9 +36,7 @@ class SlotPlan:
         return len(self.sequence)
 
 
-def shuffled_order(
-    lengths: NDArray[np.int64], rows: int, seed: tuple[int, ...]
-) -> NDArray[np.int64]:
+def shuffled_order(lengths: NDArray[np.int64], rows: int, seed: tuple[int, ...]) -> NDArray[np.int64]:
     """Sequence numbers in random order, but for the tail: the last 2 * `rows` go longest first.
 
     Slots run out one by one at the end of an epoch. A long sequence that begins last would leave all other slots
@@ -53,9 +51,7 @@ def shuffled_order(
     return order
 
 
-def plan_slots(
-    lengths: NDArray[np.int64], order: NDArray[np.int64], window: int, rows: int
-) -> SlotPlan:
+def plan_slots(lengths: NDArray[np.int64], order: NDArray[np.int64], window: int, rows: int) -> SlotPlan:
     """Give each sequence of `order` in turn to the slot that is free first (of several the lowest).
 
     The first sequences of all slots begin at the same step. FRNN starts them at random offsets, so that the slots do

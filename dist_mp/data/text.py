@@ -30,16 +30,10 @@ def find_files(folder: Path) -> dict[str, Path]:
         )
     files = {}
     for part in PARTS:
-        found = sorted(
-            p
-            for p in folder.iterdir()
-            if p.name.endswith(f"{part}.txt") and p.is_file()
-        )
+        found = sorted(p for p in folder.iterdir() if p.name.endswith(f"{part}.txt") and p.is_file())
         if len(found) != 1:
             names = ", ".join(p.name for p in found) or "none"
-            raise UserError(
-                f"{folder}: needs exactly one file that ends in {part}.txt, found {names}"
-            )
+            raise UserError(f"{folder}: needs exactly one file that ends in {part}.txt, found {names}")
         files[part] = found[0]
     return files
 
@@ -59,9 +53,7 @@ def read_words(path: Path, limit: int | None = None) -> list[str]:
         # With a byte order mark the offset counts from behind it.
         offset = error.start + len(raw) - len(error.object)
         line = raw.count(b"\n", 0, offset) + 1
-        raise UserError(
-            f"{path}, line {line}: byte {offset} is not UTF-8; convert the file to UTF-8"
-        ) from error
+        raise UserError(f"{path}, line {line}: byte {offset} is not UTF-8; convert the file to UTF-8") from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise UserError(f"{path}, line {line}: a zero byte; the file is not UTF-8 text")
@@ -84,9 +76,7 @@ class Vocabulary:
     def __init__(self, training_words: list[str], max_words: int | None = None) -> None:
         """Take the words of a training text; at most `max_words` with ``<unk>``, which is always among them."""
         if max_words is not None and max_words < 2:
-            raise UserError(
-                f"data.max_words: must be at least 2, for {UNKNOWN} and one more word, got {max_words}"
-            )
+            raise UserError(f"data.max_words: must be at least 2, for {UNKNOWN} and one more word, got {max_words}")
         # Counter keeps the order of first appearance, and its sort is stable.
         ranked = [word for word, _ in Counter(training_words).most_common()]
         if UNKNOWN not in ranked:
@@ -104,9 +94,7 @@ class Vocabulary:
     def encode(self, words: list[str]) -> NDArray[np.int32]:
         """Numbers of words, int32; a word that is not known becomes ``<unk>``."""
         unknown, number = self._number[UNKNOWN], self._number
-        return np.fromiter(
-            (number.get(word, unknown) for word in words), np.int32, len(words)
-        )
+        return np.fromiter((number.get(word, unknown) for word in words), np.int32, len(words))
 
     def decode(self, numbers: NDArray[np.integer]) -> list[str]:
         """Words of numbers."""
@@ -139,26 +127,15 @@ class TextSplit(Split):
         longest = -(-self.predictions // global_rows)
         return -(-longest // self._length)
 
-    def batches(
-        self,
-        epoch: int,
-        global_rows: int,
-        first_row: int,
-        rows: int,
-        start_step: int = 0,
-    ) -> Iterator[Batch]:
+    def batches(self, epoch: int, global_rows: int, first_row: int, rows: int, start_step: int = 0) -> Iterator[Batch]:
         """See :class:`Split`. The inputs at padding are word 0."""
         if not 0 <= first_row <= first_row + rows <= global_rows:
-            raise ValueError(
-                f"rows {first_row} to {first_row + rows} are not within {global_rows}"
-            )
+            raise ValueError(f"rows {first_row} to {first_row + rows} are not within {global_rows}")
         row = np.arange(first_row, first_row + rows, dtype=np.int64)
         begin = row * self.predictions // global_rows
         end = (row + 1) * self.predictions // global_rows
         for step in range(start_step, self.steps(epoch, global_rows)):
-            at = begin[:, None] + np.arange(
-                step * self._length, (step + 1) * self._length
-            )
+            at = begin[:, None] + np.arange(step * self._length, (step + 1) * self._length)
             valid = at < end[:, None]
             at = np.where(valid, at, 0)
             yield Batch(
@@ -175,26 +152,14 @@ class TextDataset(Dataset):
     def __init__(self, settings: TextData) -> None:
         """Read and encode the three files of `settings.path`."""
         if not settings.path:
-            raise UserError(
-                "data.path: is empty; name the folder that holds the train, valid and test texts"
-            )
+            raise UserError("data.path: is empty; name the folder that holds the train, valid and test texts")
         self._folder = Path(settings.path)
         files = find_files(self._folder)
-        words = {
-            part: read_words(path, settings.limit_tokens)
-            for part, path in files.items()
-        }
+        words = {part: read_words(path, settings.limit_tokens) for part, path in files.items()}
         self.vocabulary = Vocabulary(words["train"], settings.max_words)
         self.spec = DataSpec(length=settings.length, vocabulary=len(self.vocabulary))
-        splits = {
-            part: TextSplit(self.vocabulary.encode(words[part]), settings.length)
-            for part in PARTS
-        }
-        self.train, self.valid, self.test = (
-            splits["train"],
-            splits["valid"],
-            splits["test"],
-        )
+        splits = {part: TextSplit(self.vocabulary.encode(words[part]), settings.length) for part in PARTS}
+        self.train, self.valid, self.test = (splits["train"], splits["valid"], splits["test"])
         self._tokens = {part: len(split.tokens) for part, split in splits.items()}
 
     def describe(self) -> str:

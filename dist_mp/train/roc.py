@@ -43,9 +43,7 @@ class ShotMaxima:
     def merge(self, other: ShotMaxima) -> ShotMaxima:
         """Maxima of both parts of the same shot; a NaN in either stays."""
         if self.disruptive != other.disruptive:
-            raise ValueError(
-                "the two parts are not of the same shot: one is disruptive, one is clean"
-            )
+            raise ValueError("the two parts are not of the same shot: one is disruptive, one is clean")
         return ShotMaxima(
             self.disruptive,
             float(np.maximum(self.early, other.early)),
@@ -59,17 +57,13 @@ class ShotMaxima:
         return float(np.maximum(self.early, self.correct))
 
 
-def shot_maxima(
-    scores: NDArray, position: int, length: int, disruptive: bool, rules: WarningRules
-) -> ShotMaxima:
+def shot_maxima(scores: NDArray, position: int, length: int, disruptive: bool, rules: WarningRules) -> ShotMaxima:
     """Maxima of the steps [position, position + len(scores)) of a shot of `length` steps.
 
     `scores` is one-dimensional and holds valid steps only (no padding).
     """
     if position + len(scores) > length:
-        raise ValueError(
-            f"scores reach to step {position + len(scores)} of a shot of {length} steps"
-        )
+        raise ValueError(f"scores reach to step {position + len(scores)} of a shot of {length} steps")
     step = position + np.arange(len(scores))
     counted = step >= rules.ignore_steps
     if not disruptive:
@@ -78,10 +72,7 @@ def shot_maxima(
     late = remaining < rules.deadline_steps
     early = (remaining >= rules.warning_steps) & ~late
     correct = ~early & ~late
-    return ShotMaxima(
-        True,
-        *(_highest(scores[counted & stretch]) for stretch in (early, correct, late)),
-    )
+    return ShotMaxima(True, *(_highest(scores[counted & stretch]) for stretch in (early, correct, late)))
 
 
 def _highest(scores: NDArray) -> float:
@@ -115,27 +106,17 @@ def binary_roc(scores: NDArray, positive: NDArray[np.bool_]) -> RocCurve:
     order = np.argsort(-scores, kind="stable")
     falling = scores[order]
     # One point a distinct score: alarms are all scores above the threshold, so ties enter together.
-    last_of_tie = np.append(
-        np.flatnonzero(falling[1:] != falling[:-1]), len(falling) - 1
-    )
+    last_of_tie = np.append(np.flatnonzero(falling[1:] != falling[:-1]), len(falling) - 1)
     true = np.concatenate([[0], np.cumsum(positive[order])[last_of_tie]]) / positives
     false = np.concatenate([[0], np.cumsum(~positive[order])[last_of_tie]]) / negatives
     thresholds = np.append(falling[last_of_tie], -np.inf)
-    return RocCurve(
-        false,
-        true,
-        thresholds,
-        float(np.sum(np.diff(false) * (true[1:] + true[:-1])) / 2),
-    )
+    return RocCurve(false, true, thresholds, float(np.sum(np.diff(false) * (true[1:] + true[:-1])) / 2))
 
 
 def roc(shots: Iterable[ShotMaxima]) -> RocCurve:
     """ROC over shots, the threshold swept over all observed maxima; the true positive rate is 1 - missed."""
     known = list(shots)
-    return binary_roc(
-        np.array([s.detection for s in known]),
-        np.array([s.disruptive for s in known], np.bool_),
-    )
+    return binary_roc(np.array([s.detection for s in known]), np.array([s.disruptive for s in known], np.bool_))
 
 
 @dataclass(frozen=True)
@@ -158,11 +139,7 @@ class AlarmCounts:
     @property
     def missed_rate(self) -> float:
         """Late or silent, of the disruptive shots (NaN without any)."""
-        return (
-            (self.late + self.silent) / self.disruptive
-            if self.disruptive
-            else float("nan")
-        )
+        return (self.late + self.silent) / self.disruptive if self.disruptive else float("nan")
 
     @property
     def false_positive_rate(self) -> float:
@@ -192,8 +169,4 @@ def best_threshold(curve: RocCurve) -> float:
     """The threshold with the largest true minus false positive rate (Youden 1950), the highest of several; NaN if none."""
     if not len(curve.thresholds):
         return float("nan")
-    return float(
-        curve.thresholds[
-            np.argmax(curve.true_positive_rate - curve.false_positive_rate)
-        ]
-    )
+    return float(curve.thresholds[np.argmax(curve.true_positive_rate - curve.false_positive_rate)])
