@@ -1,0 +1,63 @@
+"""Word language model: embedding, stacked LSTM, softmax over the vocabulary (Zaremba et al. 2014, arXiv 1409.2329)."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from dist_mp.config import LanguageModel
+from dist_mp.model.base import State, Task
+from dist_mp.model.layers import Dense, Embedding, SeededInitializers
+from dist_mp.model.ops import softmax_losses
+from dist_mp.model.stack import LSTMStack
+
+
+class LanguageNetwork(keras.Model):
+    """The layers of the language model, in the order of forward, all variables in one dtype."""
+
+    def __init__(self, config: LanguageModel, words: int, seed: int, dtype: str) -> None:
+        """Create the variables; weights start uniform in +-init_scale, biases at 0, forget gates' biases at 1."""
+        super().__init__(name="language", dtype=dtype)
+        initializers = SeededInitializers(seed)
+
+        def uniform(name: str) -> keras.Initializer:
+            scale = config.init_scale
+            return initializers(name, keras.initializers.RandomUniform, minval=-scale, maxval=scale)
+
+        self.embedding = Embedding(
+            words, config.units, embeddings_initializer=uniform("embedding"), name="embedding", dtype=dtype
+        )
+        self.stack = LSTMStack(config.layers, config.units, config.units, config.dropout, uniform, uniform, dtype)
+        self.output_layer = Dense(words, kernel_initializer=uniform("output"), name="output", dtype=dtype)
+        self.embedding.build((None, None))
+        self.output_layer.build((None, config.units))
+        self.built = True
+
+    def call(self, words: tf.Tensor, state: State, training: bool, seed: tf.Tensor) -> tuple[tf.Tensor, State]:
+        """Logits [T, B, V] and the state after the window, for words [B, T]."""
+        x = self.embedding(tf.transpose(words))
+        h, state = self.stack.call(x, state, training, seed)
+        return self.output_layer(h), state
+
+
+class LanguageTask(Task):
+    """Next-word prediction: the loss is the cross-entropy of each word, in nats."""
+
+    def __init__(self, config: LanguageModel, words: int, seed: int, compute_dtype: str) -> None:
+        """Build the model for a vocabulary of so many words."""
+        self.compute_dtype = tf.as_dtype(compute_dtype)
+        self.model = LanguageNetwork(config, words, seed, compute_dtype)
+
+    def initial_state(self, rows: int) -> State:
+        """Zero state for so many rows."""
+        return self.model.stack.initial_state(rows)
+
+    def forward(self, inputs: tf.Tensor, state: State, *, training: bool, seed: tf.Tensor) -> tuple[tf.Tensor, State]:
+        """Logits [T, B, V] (time-major, in the compute dtype) for words [B, T], and the state after them."""
+        return self.model.call(inputs, state, training, seed)
+
+    def losses(self, outputs: tf.Tensor, targets: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+        """Cross-entropy of the next words [B, T], in nats."""
+        words = outputs.shape[2]
+        losses = softmax_losses(tf.reshape(outputs, (-1, words)), tf.reshape(tf.transpose(targets), (-1,)))
+        return tf.transpose(tf.reshape(losses, tf.shape(outputs)[:2]))
