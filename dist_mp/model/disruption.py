@@ -13,7 +13,8 @@ from dist_mp.config import DisruptionModel
 from dist_mp.data.base import DataSpec
 from dist_mp.errors import UserError
 from dist_mp.model.base import State, Task
-from dist_mp.model.layers import Conv1D, Dense, SeededInitializers
+from dist_mp.model.initial import SeededInitializers
+from dist_mp.model.layers import Conv1D, Dense
 from dist_mp.model.ops import max_pool
 from dist_mp.model.stack import LSTMStack
 
@@ -102,8 +103,8 @@ class DisruptionNetwork(keras.Model):
 class DisruptionTask(Task):
     """Prediction of a disruption at every time step; a larger score means more danger.
 
-    Targets are labels +1 (a disruption is near) and -1 for hinge and maxhinge, 1 and 0 for binary, and the logarithm of the
-    time to disruption for ttd.
+    Targets are labels +1 (a disruption is near) and -1 for hinge and maxhinge, 1 and 0 for binary, and minus the
+    logarithm of the time to disruption for ttd.
     """
 
     def __init__(self, config: DisruptionModel, spec: DataSpec, seed: int, compute_dtype: str) -> None:
@@ -144,6 +145,6 @@ class DisruptionTask(Task):
         return tf.where(valid, losses, 0.0)
 
     def scores(self, outputs: tf.Tensor) -> tf.Tensor:
-        """How dangerous each step looks, float32 [B, T]: the output, its sigmoid for binary, its negative for ttd."""
+        """How dangerous each step looks, float32 [B, T]: the output, for binary its sigmoid."""
         y = tf.cast(outputs, tf.float32)
-        return {"binary": tf.sigmoid, "ttd": tf.negative}.get(self._target, tf.identity)(y)
+        return tf.sigmoid(y) if self._target == "binary" else y

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from dist_mp.comm.world import World
 from dist_mp.config import CampaignData, Config
 from dist_mp.data.base import Batch, Split
+from dist_mp.data.shots import ShotSplit
 from dist_mp.model.base import State, Task, reset_rows
+from dist_mp.train.roc import ShotMaxima, WarningRules, roc, shot_maxima
 
 
 class Collector(Protocol):
@@ -43,6 +45,37 @@ class PerplexityCollector:
         return {"perplexity": math.exp(mean_loss) if mean_loss < 700 else math.inf}
 
 
+class ShotCollector:
+    """Area under the ROC curve over shots, by the warning-time rules of :mod:`dist_mp.train.roc`."""
+
+    wants_scores = True
+
+    def __init__(self, settings: CampaignData, split: ShotSplit) -> None:
+        """Score the shots of `split`."""
+        self._rules = WarningRules(settings.warning_steps, settings.deadline_steps, settings.ignore_steps)
+        self._split = split
+        self._seen: dict[int, ShotMaxima] = {}
+
+    def add(self, batch: Batch, scores: NDArray[np.float32]) -> None:
+        """Take the windows of this rank; a shot's windows merge by maximum."""
+        if batch.sequence is None or batch.position is None:
+            raise ValueError("windows of shots carry their sequence and position")
+        for row in np.flatnonzero(batch.sequence >= 0):
+            shot, valid = int(batch.sequence[row]), batch.weight[row] > 0
+            length, disruptive = int(self._split.lengths[shot]), bool(self._split.disruptive[shot])
+            part = shot_maxima(scores[row, valid], int(batch.position[row]), length, disruptive, self._rules)
+            self._seen[shot] = part.merge(self._seen[shot]) if shot in self._seen else part
+
+    def metrics(self, world: World, mean_loss: float) -> dict[str, float]:
+        """The area under the curve; NaN where a score is, or where the split lacks a class."""
+        merged: dict[int, ShotMaxima] = {}
+        for seen in world.allgather(self._seen):
+            for shot, part in seen.items():
+                merged[shot] = part.merge(merged[shot]) if shot in merged else part
+        self._seen = {}
+        return {"auc": roc(merged.values()).auc}
+
+
 class Evaluator:
     """Runs the model over a split, in windows with carried state, without dropout."""
 
@@ -67,7 +100,7 @@ class Evaluator:
             weight_sum += float(batch.weight.sum(dtype=np.float64))
             if self._collector.wants_scores:
                 self._collector.add(batch, scores.numpy())
-        totals = world.agree(np.array([loss_sum, weight_sum] + [0.0] * 5)).sum(axis=0)
+        totals = world.agree(np.array([loss_sum, weight_sum])).sum(axis=0)
         mean_loss = float(totals[0] / max(totals[1], 1.0))
         return {"loss": mean_loss} | self._collector.metrics(world, mean_loss)
 

@@ -19,6 +19,7 @@ from dist_mp.exchange.allreduce import Allreduce
 from dist_mp.model.base import State, Task
 from dist_mp.precision.loss_scale import LossScale
 from dist_mp.precision.master import MasterWeights
+from dist_mp.precision.policy import Precision
 from dist_mp.schedule import learning_rate
 from dist_mp.train.evaluate import Evaluator
 from dist_mp.train.fingerprint import weights_hash
@@ -31,11 +32,12 @@ PREFETCHED_BATCHES = 4
 
 @dataclass
 class Parts:
-    """Everything that a rank trains with, put together by :mod:`dist_mp.train.job`."""
+    """Everything that a rank trains with, put together by :mod:`dist_mp.train.assemble`."""
 
     world: World
     config: Config
     dataset: Dataset
+    precision: Precision
     task: Task
     masters: MasterWeights
     loss_scale: LossScale
@@ -81,9 +83,12 @@ class Trainer:
         self._train_seconds = 0.0
         self._rows_seen = 0
 
-    def run(self, run_folder: str) -> SummaryRecord:
-        """Train all epochs, evaluate, and return the summary (the same on every rank but for its own byte count)."""
-        begin = time.perf_counter()
+    def run(self, run_folder: str, begin: float | None = None) -> SummaryRecord:
+        """Train all epochs, evaluate, and return the summary (the same on every rank but for its own byte count).
+
+        `begin` is the start of the run by :func:`time.perf_counter`, if that was before now.
+        """
+        begin = time.perf_counter() if begin is None else begin
         train = self._p.config.train
         metrics: dict[str, float] = {}
         for epoch in range(train.epochs):
@@ -106,7 +111,7 @@ class Trainer:
                 )
                 self._records.write(record)
                 self._display.epoch(record)
-        summary = SummaryRecord(
+        return SummaryRecord(
             metrics=metrics,
             applied_steps=int(self._p.loss_scale.applied_steps),
             skipped_steps=int(self._p.loss_scale.skipped_steps),
@@ -118,16 +123,17 @@ class Trainer:
             weights=self.check_weights(),
             run_folder=run_folder,
         )
-        self._records.write(summary)
-        return summary
 
     def check_weights(self) -> str:
-        """Compare the weights of all ranks by hash; returns the hash, or raises where one differs from rank 0's."""
+        """Compare weights and loss scale of all ranks; returns the weights' hash, or raises where a rank differs."""
         own = weights_hash(self._p.masters.values())
-        hashes = self._p.world.allgather(own)
-        different = [rank for rank, other in enumerate(hashes) if other != hashes[0]]
+        everyone = self._p.world.allgather((own, float(self._p.loss_scale.scale)))
+        different = [rank for rank, other in enumerate(everyone) if other != everyone[0]]
         if different:
-            raise RuntimeError(f"after step {self._step_number} the weights of ranks {different} differ from rank 0's")
+            raise RuntimeError(
+                f"after step {self._step_number} weights or loss scale of ranks {different} differ from rank 0's: "
+                f"{[everyone[rank] for rank in [0, *different]]}"
+            )
         self._records.write(CheckRecord(step=self._step_number, weights=own))
         return own
 

@@ -1,0 +1,86 @@
+"""Puts the parts of a run together, and says in words what they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from dist_mp import __version__
+from dist_mp.codec.table import codec_by_name
+from dist_mp.comm.world import World
+from dist_mp.config import CampaignData, Config
+from dist_mp.data.base import Dataset, Split
+from dist_mp.data.shots import ShotSplit
+from dist_mp.exchange.allreduce import Allreduce
+from dist_mp.exchange.graph import GraphExchange
+from dist_mp.exchange.plan import check_fingerprint, fingerprint, plan_buckets
+from dist_mp.model.build import build_task, initial_masters
+from dist_mp.precision.loss_scale import LossScale
+from dist_mp.precision.master import MasterWeights
+from dist_mp.precision.policy import Precision, host_features, resolve_precision
+from dist_mp.schedule import worker_rate
+from dist_mp.train.evaluate import Collector, Evaluator, PerplexityCollector, ShotCollector
+from dist_mp.train.loop import Parts
+from dist_mp.train.step import TrainStep
+
+
+def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
+    """Build model, masters, exchange and step on this rank; all ranks call it and end with equal weights.
+
+    Raises:
+        UserError: the ranks' models differ, or an unknown codec.
+    """
+    precision = world.broadcast(_resolve(config) if world.rank == 0 else None)
+    codec = codec_by_name(precision.name if config.exchange.codec == "auto" else config.exchange.codec)
+    task = build_task(config, dataset.spec, precision.compute_dtype)
+    shapes = [tuple(v.shape) for v in task.variables]
+    check_fingerprint(world, fingerprint(task.paths, shapes, [precision.compute_dtype] * len(shapes)))
+    initial = world.broadcast(initial_masters(config, dataset.spec) if world.rank == 0 else None)
+    masters = MasterWeights(task.model.trainable_variables, initial, config.optimizer, config.master_weights)
+    loss_scale = LossScale(config.loss_scale, precision.name)
+    plan = plan_buckets(task.paths, shapes, config.exchange.bucket_mib, codec.block)
+    algorithm = "shared" if config.exchange.algorithm == "auto" else config.exchange.algorithm
+    allreduce = Allreduce(world, codec, [b.numel for b in plan], algorithm)
+    step = TrainStep(
+        task,
+        masters,
+        loss_scale,
+        GraphExchange(plan, allreduce),
+        num_ranks=world.size,
+        clip_norm=config.optimizer.clip_norm,
+        l2=config.optimizer.l2,
+        accumulate=config.train.accumulation > 1,
+    )
+    evaluator = Evaluator(world, config, task, dataset.valid, _collector(config, dataset.valid))
+    return Parts(world, config, dataset, precision, task, masters, loss_scale, allreduce, step, evaluator)
+
+
+def _collector(config: Config, split: Split) -> Collector:
+    if isinstance(config.data, CampaignData) and isinstance(split, ShotSplit):
+        return ShotCollector(config.data, split)
+    return PerplexityCollector()
+
+
+def _resolve(config: Config) -> Precision:
+    return resolve_precision(config.precision, bool(tf.config.list_physical_devices("GPU")), host_features())
+
+
+def header(parts: Parts) -> dict[str, str]:
+    """What a user should know of the run before it starts, a fact a line."""
+    world, config, precision = parts.world, parts.config, parts.precision
+    numbers = sum(int(np.prod(v.shape)) for v in parts.task.variables)
+    nodes = f"{world.num_nodes} node{'s' if world.num_nodes > 1 else ''}"
+    batch, accumulation = config.train.batch_size, config.train.accumulation
+    masters = "FP32 masters" if parts.masters.separate else "no separate masters"
+    rate = f"{worker_rate(config.schedule, world.size):.4g} ({config.schedule.rule}, {config.schedule.base:g} at one worker)"
+    return {
+        "dist_mp": f"{__version__}, TensorFlow {tf.__version__}, {world.library}",
+        "ranks": f"{world.size} on {nodes}, {config.threads} compute thread{'s' if config.threads > 1 else ''} each",
+        "data": parts.dataset.describe(),
+        "model": f"{config.model.kind}, {numbers:,} weights, {len(parts.task.variables)} variables",
+        "precision": f"{precision.name}, {masters} ({precision.reason})",
+        "loss scale": f"{'dynamic from' if parts.loss_scale.dynamic else 'constant'} {float(parts.loss_scale.scale):g}",
+        "batch": f"{batch * accumulation * world.size} = {batch} x {world.size} ranks x {accumulation} accumulated",
+        "learning rate": rate,
+        "exchange": f"{parts.allreduce.codec.name}, {parts.allreduce.algorithm}, {len(parts.allreduce.sizes)} buckets",
+    }

@@ -1,0 +1,111 @@
+"""One rank of a training job, from settings to summary."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+from dist_mp import settings
+from dist_mp.comm.abort import abort_on_exception, fail
+from dist_mp.comm.world import World
+from dist_mp.config import Config
+from dist_mp.errors import UserError
+from dist_mp.log import rank_logging
+from dist_mp.train.records import RecordWriter, SummaryRecord
+
+
+def run(config: Config) -> int:
+    """Train as one of the ranks that mpirun or srun started, or alone; returns the exit status.
+
+    A user's mistake ends all ranks with status 2 and one line; any other exception ends them with its traceback.
+    """
+    world = World.open()
+    abort_on_exception(world)
+    with world:
+        try:
+            _train(world, config)
+        except UserError as error:
+            fail(world, error)
+    return 0
+
+
+def _train(world: World, config: Config) -> None:
+    begin = time.perf_counter()
+    settings.resolve_batch(config, world.size)
+    # TensorFlow takes seconds to import and fixes its threads when first used.
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(config.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    _choose_gpu(tf, world.local_rank)
+
+    from dist_mp.data.open import open_dataset
+    from dist_mp.train.assemble import assemble, header
+    from dist_mp.train.loop import Trainer
+    from dist_mp.train.progress import ProgressDisplay, make_console, print_header, print_summary
+
+    dataset = open_dataset(config)
+    parts = assemble(world, config, dataset)
+    folder = make_run_folder(world, config)
+    rank_logging(folder, world.rank)
+    console = make_console() if world.rank == 0 else None
+    print_header(console, header(parts) | {"run folder": str(folder), "host": platform.node()})
+    steps = dataset.train.steps(0, config.train.batch_size * config.train.accumulation * world.size)
+    with RecordWriter(folder / "metrics.jsonl" if world.rank == 0 else None) as records:
+        with ProgressDisplay(console, config.train.epochs, steps) as display:
+            summary = Trainer(parts, records, display).run(str(folder), begin)
+        records.write(summary)
+    parts.allreduce.close()
+    if world.rank == 0:
+        write_summary(folder, summary)
+    print_summary(console, summary)
+
+
+def _choose_gpu(tf: object, local_rank: int) -> None:
+    gpus = tf.config.list_physical_devices("GPU")  # type: ignore[attr-defined]
+    if gpus:
+        mine = gpus[local_rank % len(gpus)]
+        tf.config.set_visible_devices(mine, "GPU")  # type: ignore[attr-defined]
+        tf.config.experimental.set_memory_growth(mine, True)  # type: ignore[attr-defined]
+
+
+def make_run_folder(world: World, config: Config) -> Path:
+    """Make a new folder for this run on rank 0, write the settings into it, and tell all ranks its name.
+
+    Raises:
+        UserError: the folder cannot be made or written.
+    """
+    answer: Path | str = ""
+    if world.rank == 0:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        try:
+            answer = _new_folder(Path(config.run_folder), f"{config.name}-{stamp}")
+            (answer / "config.yaml").write_text(settings.dump(config), encoding="utf-8")
+        except OSError as error:
+            answer = f"run_folder {config.run_folder}: cannot write there ({error.strerror}); name a folder that is writable"
+    answer = world.broadcast(answer)
+    if isinstance(answer, str):
+        raise UserError(answer)
+    return answer
+
+
+def _new_folder(parent: Path, name: str) -> Path:
+    parent.mkdir(parents=True, exist_ok=True)
+    for number in range(1000):
+        folder = parent / (name if number == 0 else f"{name}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        (folder / "logs").mkdir()
+        return folder
+    raise OSError(None, "a thousand folders of this name exist")
+
+
+def write_summary(folder: Path, summary: SummaryRecord) -> None:
+    """Write `summary.json` whole or not at all."""
+    partial = folder / "summary.json.partial"
+    partial.write_text(summary.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, folder / "summary.json")
