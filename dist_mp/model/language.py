@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from dist_mp.config import LanguageModel
 from dist_mp.model.base import State, Task
-from dist_mp.model.layers import Dense, Embedding, SeededInitializers
+from dist_mp.model.initial import SeededInitializers
+from dist_mp.model.layers import Dense, Embedding
 from dist_mp.model.ops import softmax_losses
 from dist_mp.model.stack import LSTMStack
 

@@ -1,9 +1,7 @@
-"""Keras layers whose gradients are summed in float32, and initial values that do not depend on the precision."""
+"""Keras layers whose gradients are summed in float32."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -42,31 +40,3 @@ class Conv1D(keras.layers.Conv1D):
 
 def _weights(kernel: Any, bias: Any, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.cast(tf.convert_to_tensor(kernel), dtype), tf.cast(tf.convert_to_tensor(bias), dtype)
-
-
-class Float32Draw(keras.initializers.Initializer):
-    """An initializer that draws in float32 and rounds once, so that every precision starts from the same values."""
-
-    def __init__(self, inner: keras.initializers.Initializer) -> None:
-        """Wrap a seeded initializer."""
-        self.inner = inner
-
-    def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> tf.Tensor:
-        """Values of `shape`, rounded to `dtype`."""
-        return tf.cast(self.inner(shape, dtype="float32"), dtype or "float32")
-
-    def get_config(self) -> dict[str, Any]:
-        """The wrapped initializer."""
-        return {"inner": keras.initializers.serialize(self.inner)}
-
-
-class SeededInitializers:
-    """Initializers of a model, each seeded by the model's seed and the variable's name."""
-
-    def __init__(self, seed: int) -> None:
-        """Derive everything from `seed`."""
-        self._seed = seed
-
-    def __call__(self, name: str, kind: Callable[..., keras.initializers.Initializer], **settings: float) -> Float32Draw:
-        """The initializer `kind(**settings)` of the variable `name`."""
-        return Float32Draw(kind(**settings, seed=zlib.crc32(f"{self._seed}/{name}".encode())))

@@ -49,7 +49,12 @@ class _Gates:
         i, f, g, o = tf.split(tf.cast(gates, self.exact), 4, axis=1)
         tanh_c = tf.tanh(c)
         dc = dc + dh * o * (1.0 - tanh_c * tanh_c)
-        d_sums = [dc * g * i * (1.0 - i), dc * c_before * f * (1.0 - f), dc * i * (1.0 - g * g), dh * tanh_c * o * (1.0 - o)]
+        d_sums = [
+            dc * g * i * (1.0 - i),
+            dc * c_before * f * (1.0 - f),
+            dc * i * (1.0 - g * g),
+            dh * tanh_c * o * (1.0 - o),
+        ]
         return tf.cast(tf.concat(d_sums, axis=1), self.compute), dc * f
 
 
@@ -123,7 +128,9 @@ def lstm_sequence(
         return h if recurrent_scale is None else h * recurrent_scale
 
     @tf.custom_gradient
-    def run(x: tf.Tensor, kernel: tf.Tensor, recurrent: tf.Tensor, bias: tf.Tensor, h0: tf.Tensor, c0: tf.Tensor) -> tuple:
+    def run(
+        x: tf.Tensor, kernel: tf.Tensor, recurrent: tf.Tensor, bias: tf.Tensor, h0: tf.Tensor, c0: tf.Tensor
+    ) -> tuple:
         length, rows = (tf.shape(x)[0], tf.shape(x)[1]) if None in x.shape[:2] else x.shape[:2]
         flat = tf.reshape(x, (length * rows, x.shape[2]))
         x_gates = tf.reshape(tf.matmul(flat, kernel), (length, rows, 4 * cells))
