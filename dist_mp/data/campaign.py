@@ -49,11 +49,11 @@ EFFECTS = ("mode", "slowing", "core_radiation", "edge_radiation", "density", "ho
 
 # How strongly each kind of event drives them. The kinds share effects, so that no signal belongs to one kind alone.
 KINDS = {
-    "locked_mode": (1.0, 0.9, 0.1, 0.1, 0.0, 0.1, 0.2, 0.3),
-    "radiation_collapse": (0.1, 0.2, 1.0, 0.5, 0.1, 0.4, 0.3, 0.4),
-    "density_limit": (0.2, 0.2, 0.2, 0.9, 1.0, 0.1, 0.4, 0.3),
-    "hollowing": (0.1, 0.1, 0.6, 0.1, 0.0, 1.0, -0.6, 0.2),
-    "edge_cooling": (0.3, 0.5, 0.0, 0.7, 0.3, 0.0, 0.9, 0.7),
+    "locked_mode": (1.0, 0.9, 0.1, 0.1, 0.0, 0.1, 0.3, 0.6),
+    "radiation_collapse": (0.3, 0.4, 1.0, 0.5, 0.1, 0.4, 0.3, 0.6),
+    "density_limit": (0.4, 0.4, 0.2, 0.9, 1.0, 0.1, 0.4, 0.5),
+    "hollowing": (0.3, 0.3, 0.6, 0.1, 0.0, 1.0, -0.6, 0.5),
+    "edge_cooling": (0.4, 0.5, 0.0, 0.7, 0.3, 0.0, 0.9, 0.9),
 }
 _RESPONSE = np.array(list(KINDS.values()))
 
@@ -117,16 +117,14 @@ class Campaign:
     def _events(self, rng: np.random.Generator, steps: int, disruptive: bool) -> list[Event]:
         """Harmless excursions anywhere, one towards the end of most clean shots, and the precursor of a disruption."""
         warning = self._settings.warning_steps
-        events = [
-            _excursion(rng, int(rng.integers(_SETTLE_STEPS, max(steps, _SETTLE_STEPS + 1))), warning)
-            for _ in range(rng.poisson(1.5))
-        ]
+        peaks = np.sort(rng.integers(_SETTLE_STEPS, max(steps, _SETTLE_STEPS + 1), rng.poisson(2.0)))
+        if not disruptive and rng.random() < 0.7:
+            peaks = np.append(peaks, max(steps - 1 - int(warning * rng.uniform(0.0, 0.1)), 0))
+        # Excursions in quick succession would amount to a precursor.
+        apart = np.diff(peaks, append=np.inf) > 0.5 * warning
+        events = [_excursion(rng, int(peak), warning) for peak in peaks[apart]]
         if disruptive:
-            duration = int(warning * rng.uniform(0.7, 1.5))
-            kind, height, curvature = _draw(rng)
-            events.append(Event(kind, steps - 1 - duration, steps - 1, steps, height, curvature))
-        elif rng.random() < 0.75:
-            events.append(_excursion(rng, max(steps - 1 - int(warning * rng.uniform(0.0, 0.6)), 0), warning))
+            events.append(_precursor(rng, steps - 1, warning))
         return events
 
     def _effects(self, events: list[Event], steps: int) -> dict[str, Curve]:
@@ -136,18 +134,25 @@ class Campaign:
         return dict(zip(EFFECTS, total.T, strict=True))
 
 
-def _draw(rng: np.random.Generator) -> tuple[int, float, float]:
-    """Kind, height and curvature; precursors and excursions have the same distribution."""
-    return (int(rng.integers(len(KINDS))), float(np.exp(rng.normal(0.0, 0.3))), float(rng.uniform(0.5, 2.5)))
+def _draw(rng: np.random.Generator) -> tuple[int, float]:
+    """Kind and height; precursors and excursions have the same distribution."""
+    return int(rng.integers(len(KINDS))), float(np.exp(rng.normal(0.0, 0.2)))
+
+
+def _precursor(rng: np.random.Generator, end: int, warning: int) -> Event:
+    """Grows from some time around the warning time on until the disruption at `end`."""
+    kind, height = _draw(rng)
+    return Event(kind, end - int(warning * rng.uniform(0.8, 1.4)), end, end + 1, height, -2.5)
 
 
 def _excursion(rng: np.random.Generator, peak: int, warning: int) -> Event:
-    """A harmless event: mostly fast up and slowly down, now and then slowly up to less than half and fast down."""
-    kind, height, curvature = _draw(rng)
-    slow, fast = int(warning * rng.uniform(0.7, 1.5)), int(rng.integers(4, 12))
-    if rng.random() < 0.25:
-        return Event(kind, peak - slow // 2, peak, peak + fast, 0.45 * height, curvature)
-    return Event(kind, peak - fast, peak, peak + slow, height, curvature)
+    """A harmless event: mostly as high as a precursor but brief, now and then as slow but not a third as high."""
+    kind, height = _draw(rng)
+    if rng.random() < 0.2:
+        half = int(warning * rng.uniform(0.3, 0.5))
+        return Event(kind, peak - half, peak, peak + half, 0.3 * height, -2.5)
+    rise, fall = int(warning * rng.uniform(0.03, 0.1)), int(warning * rng.uniform(0.08, 0.2))
+    return Event(kind, peak - rise, peak, peak + fall, height, -2.5)
 
 
 def _drift(rng: np.random.Generator, steps: int, count: int) -> Curve:
@@ -191,7 +196,7 @@ def _signals(
         "q95": rng.uniform(5.5, 8.0) / (current + 0.2) + 0.05 * noise[0],
         "li": li + 0.04 * noise[1],
         "ip": current + 0.01 * noise[2],
-        "ip_error": 15.0 * np.gradient(li) * 10.0 + 6.0 * noise[3] - 5.0 * e["cooling"],
+        "ip_error": 150.0 * np.diff(li, prepend=li[:1]) + 6.0 * noise[3] - 5.0 * e["cooling"],
         "locked_mode": np.abs(mode + 0.15 * noise[4]),
         "mode_frequency": rotation + 0.4 * noise[5],
         "beta_n": 2.4 * energy / (current + 0.1) + 0.06 * noise[6],
