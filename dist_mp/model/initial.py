@@ -16,7 +16,7 @@ class Float32Draw(keras.initializers.Initializer):
 
     def __init__(self, inner: keras.initializers.Initializer) -> None:
         """Wrap an initializer."""
-        self.inner = inner.inner if isinstance(inner, Float32Draw) else inner
+        self.inner: keras.initializers.Initializer = inner.inner if isinstance(inner, Float32Draw) else inner
 
     def __call__(self, shape: tuple[int, ...], dtype: str | None = None) -> tf.Tensor:
         """Values of `shape`, rounded to `dtype`."""

@@ -102,8 +102,11 @@ def lstm_sequence(
 
     Args:
         x: inputs [T, B, D]; their dtype is the compute dtype (float16, bfloat16, float32 or float64).
-        kernel: [D, 4N], recurrent: [N, 4N], bias: [4N], all in the compute dtype, gates in the order i, f, c, o.
-        h0: [B, N] in the compute dtype, c0: [B, N] float32 (float64 if that is the compute dtype).
+        kernel: weights of the inputs [D, 4N] in the compute dtype, gates in the order i, f, c, o.
+        recurrent: weights of h [N, 4N], likewise.
+        bias: [4N], likewise.
+        h0: h before the first step [B, N] in the compute dtype.
+        c0: cell state before the first step [B, N], float32 (float64 if that is the compute dtype).
         mask: bool [T, B] or None; at a false step the state is carried over unchanged.
         recurrent_scale: [B, N] in the compute dtype or None: factor on h before the recurrent product at every step
             (recurrent dropout); it gets no gradient.

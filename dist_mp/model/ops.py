@@ -7,6 +7,8 @@ of an embedding and of a bias, are written out here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 BLOCK_NUMBERS = 1 << 20
@@ -92,7 +94,7 @@ def softmax_losses(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     Softmax and loss run in float32 over blocks of rows, forward and backward, so that logits and their gradient are
     held as a whole only in their own dtype (Micikevicius et al. 2018, section 3.3: reductions in float32).
     """
-    words = logits.shape[1]
+    words, targets = logits.shape[1], tf.convert_to_tensor(targets)
     block = max(1, BLOCK_NUMBERS // words)
 
     @tf.custom_gradient
@@ -100,7 +102,7 @@ def softmax_losses(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         rows = tf.shape(logits)[0]
         blocks = (rows + block - 1) // block
 
-        def in_blocks(step: object, dtype: tf.DType, shape: tuple) -> tf.Tensor:
+        def in_blocks(step: Callable[[slice], tf.Tensor], dtype: tf.DType, shape: tuple) -> tf.Tensor:
             array = tf.TensorArray(dtype, blocks, element_shape=shape, infer_shape=False)
 
             def body(n: tf.Tensor, array: tf.TensorArray) -> tuple:
