@@ -14,9 +14,9 @@ Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class Section(BaseModel):
-    """A group of settings: strict types, no unknown keys, never changed after validation."""
+    """A group of settings: strict types, finite numbers, no unknown keys, never changed after validation."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class LossScaleConfig(Section):

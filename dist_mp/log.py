@@ -19,7 +19,8 @@ def rank_logging(folder: Path, rank: int) -> None:
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     file = logging.FileHandler(logs / f"rank-{rank:03d}.log", encoding="utf-8")
-    line = logging.Formatter(f"%(asctime)s.%(msecs)03dZ rank {rank} %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+    text = f"%(asctime)s.%(msecs)03dZ rank {rank} %(levelname)s %(name)s: %(message)s"
+    line = logging.Formatter(text, "%Y-%m-%dT%H:%M:%S")
     line.converter = time.gmtime
     file.setFormatter(line)
     logging.captureWarnings(True)

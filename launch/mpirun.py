@@ -187,7 +187,7 @@ def job_command(
 
 
 def rank_and_size(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """This process's rank and the number of ranks as mpirun or srun told it, None outside a job. MPI stays untouched."""
+    """This process's rank and the number of ranks as mpirun or srun tells them; None outside a job. No MPI call."""
     for rank, size in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")):
         if rank in environ and size in environ:
             return int(environ[rank]), int(environ[size])

@@ -11,7 +11,7 @@ import pytest
 from dist_mp.errors import UserError
 from dist_mp.launch.mpirun import find_mpirun
 from tests.harness.guard import Finished, run_guarded
-from tests.harness.runner import RankFailure, child_environment, run_body
+from tests.harness.runner import RankError, child_environment, run_body
 
 DEFAULT_RANKS = (1, 2, 3, 4)
 DEFAULT_TIMEOUT = 60.0
@@ -57,7 +57,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     folder = pyfuncitem._request.getfixturevalue("tmp_path_factory").mktemp("ranks")
     try:
         run_body(call, folder)
-    except RankFailure as failure:
+    except RankError as failure:
         pytest.fail(str(failure), pytrace=False)
     return True
 

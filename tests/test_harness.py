@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.harness.guard import TAG, run_guarded
-from tests.harness.runner import RankFailure, run_body
+from tests.harness.runner import RankError, run_body
 
 
 @pytest.mark.mpi
@@ -47,7 +47,7 @@ def test_skip_on_every_rank() -> None:
     pytest.skip("every rank skips this one, which shows as a skipped test")
 
 
-BODIES = '''
+BODIES = """
 import os, subprocess, sys, time
 
 def raises_on_last(ranks):
@@ -86,7 +86,7 @@ def leaves_a_process(ranks):
     if MPI.COMM_WORLD.rank == 0:
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3601)"], start_new_session=True)
     MPI.COMM_WORLD.Barrier()
-'''
+"""
 
 
 def failure(folder: Path, function: str, ranks: int, timeout: float = 60.0) -> str:
@@ -94,7 +94,7 @@ def failure(folder: Path, function: str, ranks: int, timeout: float = 60.0) -> s
     file = folder / "bodies.py"
     file.write_text(BODIES)
     call = {"file": str(file), "module": "bodies", "class": "", "function": function, "arguments": {"ranks": ranks}}
-    with pytest.raises(RankFailure) as caught:
+    with pytest.raises(RankError) as caught:
         run_body({**call, "ranks": ranks, "timeout": timeout}, folder)
     for process in psutil.process_iter():
         try:

@@ -36,7 +36,9 @@ def test_file_has_all_and_stderr_only_rank_0s_warnings(
     log.info("step %d", 40 + rank)
     log.warning("slow disk")
     lines = (tmp_path / "logs" / f"rank-{rank:03d}.log").read_text().splitlines()
-    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\dT[\d:]{{8}}\.\d{{3}}Z rank {rank} INFO dist_mp.train.loop: step {40 + rank}", lines[0])
+    assert re.fullmatch(
+        rf"\d{{4}}-\d\d-\d\dT[\d:]{{8}}\.\d{{3}}Z rank {rank} INFO dist_mp.train.loop: step {40 + rank}", lines[0]
+    )
     assert lines[1].endswith(f"rank {rank} WARNING dist_mp.train.loop: slow disk")
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "dist-mp: warning: slow disk\n" if rank == 0 else "")

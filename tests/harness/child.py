@@ -35,10 +35,10 @@ def main(folder: Path) -> None:
         call = pickle.load(file)
     if size != call["ranks"]:
         raise SystemExit(f"mpirun started {size} ranks, not {call['ranks']}")
-    output = open(folder / f"rank-{rank:03d}.out", "wb", buffering=0)
+    output = open(folder / f"rank-{rank:03d}.out", "wb", buffering=0)  # noqa: SIM115 (open to the end)
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
-    stacks = open(folder / f"rank-{rank:03d}.stacks", "w")
+    stacks = open(folder / f"rank-{rank:03d}.stacks", "w")  # noqa: SIM115
     faulthandler.enable(stacks)
     faulthandler.dump_traceback_later(max(1.0, call["timeout"] - 1.0), file=stacks)
     try:

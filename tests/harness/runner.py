@@ -20,7 +20,7 @@ SHOWN_LINES = 60
 """Lines of a rank's own output that a failure shows."""
 
 
-class RankFailure(AssertionError):
+class RankError(AssertionError):
     """A test failed on at least one rank; the text has each failing rank's traceback."""
 
 
@@ -33,7 +33,7 @@ def child_environment(more: Mapping[str, str]) -> dict[str, str]:
 def run_body(call: Mapping[str, Any], folder: Path, mpirun: Mpirun | None = None) -> None:
     """Run one body on ``call["ranks"]`` ranks.
 
-    `call` has file, module, class, function, arguments, ranks and timeout (seconds). Raises :class:`RankFailure` if
+    `call` has file, module, class, function, arguments, ranks and timeout (seconds). Raises :class:`RankError` if
     a rank raises, dies, hangs past the limit or leaves a process behind; skips if every rank skipped.
     """
     with open(folder / "call.pickle", "wb") as file:
@@ -62,7 +62,7 @@ def verdict(finished: Finished, ranks: int, timeout: float, folder: Path) -> Non
         if len(skipped) == ranks:
             pytest.skip(reports[0]["text"])
         if skipped:
-            raise RankFailure(f"ranks {skipped} skipped, the others did not")
+            raise RankError(f"ranks {skipped} skipped, the others did not")
         return
     parts = []
     if finished.timed_out:
@@ -83,7 +83,7 @@ def verdict(finished: Finished, ranks: int, timeout: float, folder: Path) -> Non
     for name, text in (("stdout", finished.stdout), ("stderr", finished.stderr)):
         if text.strip():
             parts.append(f"--- mpirun {name} ---\n{text.strip()}")
-    raise RankFailure("\n".join(parts))
+    raise RankError("\n".join(parts))
 
 
 def _tail(path: Path) -> str:
