@@ -57,7 +57,7 @@ class Split(ABC):
 
     @abstractmethod
     def batches(self, epoch: int, global_rows: int, first_row: int, rows: int, start_step: int = 0) -> Iterator[Batch]:
-        """Rows [first_row, first_row + rows) of each global batch of an epoch from `start_step` on, T always the same."""
+        """Rows [first_row, first_row + rows) of each global batch from `start_step` on, T always the same."""
 
 
 class Dataset(ABC):

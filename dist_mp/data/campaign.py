@@ -118,7 +118,7 @@ class Campaign:
         """Harmless excursions anywhere, one towards the end of most clean shots, and the precursor of a disruption."""
         warning = self._settings.warning_steps
         peaks = np.sort(rng.integers(_SETTLE_STEPS, max(steps, _SETTLE_STEPS + 1), rng.poisson(2.0)))
-        if not disruptive and rng.random() < 0.7:
+        if not disruptive and rng.random() < 0.8:
             peaks = np.append(peaks, max(steps - 1 - int(warning * rng.uniform(0.0, 0.1)), 0))
         # Excursions in quick succession would amount to a precursor.
         apart = np.diff(peaks, append=np.inf) > 0.5 * warning

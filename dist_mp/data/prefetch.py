@@ -42,7 +42,7 @@ class _Channel(Generic[Item]):
             close = getattr(self.source, "close", None)
             if close is not None:
                 close()
-        except BaseException as raised:  # noqa: BLE001 - raised again in the consumer
+        except BaseException as raised:
             error = raised
         with self.changed:
             self.error = error

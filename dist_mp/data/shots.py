@@ -28,7 +28,7 @@ class ShotCache:
         self._source = source
         self._limit = limit_bytes
         self._held: OrderedDict[int, tuple[NDArray[np.float32], NDArray[np.bool_]]] = OrderedDict()
-        self._bytes = 0
+        self.held_bytes = 0
         self._lock = threading.Lock()
 
     def keep(self, index: int, shot: Shot) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
@@ -36,11 +36,11 @@ class ShotCache:
         entry = shot.features(), shot.missing
         with self._lock:
             if index not in self._held:
-                self._bytes += entry[0].nbytes
+                self.held_bytes += entry[0].nbytes
             self._held[index] = entry
-            while self._bytes > self._limit and len(self._held) > 1:
+            while self.held_bytes > self._limit and len(self._held) > 1:
                 _, (dropped, _) = self._held.popitem(last=False)
-                self._bytes -= dropped.nbytes
+                self.held_bytes -= dropped.nbytes
         return entry
 
     def get(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
@@ -149,20 +149,23 @@ class CampaignDataset(Dataset):
         """Split by `settings.seed`, fit the normaliser on the training shots, order epochs by `order_seed`."""
         self.source = source
         training, held_out = stratified_split(source.disruptive, settings.validation_fraction, settings.seed)
-        cache = ShotCache(source)
-        self.normaliser = Normaliser.fit(_reading(source, cache, training))
+        self._cache = ShotCache(source)
+        self._settings, self._target = settings, target
+        self.normaliser = Normaliser.fit(_reading(source, self._cache, training))
         self.spec = DataSpec(
             length=settings.length,
             scalars=len(source.scalar_signals),
             profiles=len(source.profile_signals),
             profile_points=source.profile_points,
         )
+        self.train, self.valid = self.split(training, order_seed), self.split(held_out, None)
 
-        def split(numbers: NDArray[np.int64], seed: int | None) -> ShotSplit:
-            lengths, disruptive = source.lengths[numbers], source.disruptive[numbers]
-            return ShotSplit(cache, self.normaliser, numbers, lengths, disruptive, settings, target, seed)
-
-        self.train, self.valid = split(training, order_seed), split(held_out, None)
+    def split(self, numbers: NDArray[np.int64], order_seed: int | None) -> ShotSplit:
+        """Some shots of the source, reshuffled each epoch by `order_seed` (None: always the longest first)."""
+        lengths, disruptive = self.source.lengths[numbers], self.source.disruptive[numbers]
+        return ShotSplit(
+            self._cache, self.normaliser, numbers, lengths, disruptive, self._settings, self._target, order_seed
+        )
 
     @classmethod
     def from_config(cls, config: Config) -> CampaignDataset:
@@ -178,7 +181,8 @@ class CampaignDataset(Dataset):
             for name, s in (("training", self.train), ("held-out", self.valid))
         ]
         spec = self.spec
-        return f"campaign of {' and '.join(parts)} shots, {spec.scalars} scalars and {spec.profiles} profiles of {spec.profile_points} points"
+        shapes = f"{spec.scalars} scalars and {spec.profiles} profiles of {spec.profile_points} points"
+        return f"campaign of {' and '.join(parts)} shots, {shapes}"
 
 
 def stratified_split(
@@ -192,8 +196,8 @@ def stratified_split(
         held = round(len(numbers) * fraction)
         if not 0 < held < len(numbers):
             raise UserError(
-                f"data.shots: {len(numbers)} {name} shots cannot be split with validation_fraction {fraction:g} so that "
-                f"training and validation have at least one each; use more shots"
+                f"data.shots: {len(numbers)} {name} shots cannot be split with validation_fraction {fraction:g} so "
+                "that training and validation have at least one each; use more shots"
             )
         held_out.append(numbers[:held])
         training.append(numbers[held:])

@@ -88,7 +88,7 @@ class RocCurve:
     thresholds: NDArray[np.float64]
     """Falling: an alarm is a score above it. The last is minus infinity."""
     auc: float
-    """Area under the curve by trapezoids: a tie of a positive and a negative counts half. NaN where a class is empty."""
+    """Area under the curve by trapezoids, so that a tied pair counts half; NaN where a class is empty."""
 
 
 def binary_roc(scores: NDArray, positive: NDArray[np.bool_]) -> RocCurve:
@@ -166,7 +166,7 @@ def count_alarms(shots: Iterable[ShotMaxima], threshold: float) -> AlarmCounts:
 
 
 def best_threshold(curve: RocCurve) -> float:
-    """The threshold with the largest true minus false positive rate (Youden 1950), the highest of several; NaN if none."""
+    """The threshold with the largest true minus false positive rate (Youden 1950), the highest of several."""
     if not len(curve.thresholds):
         return float("nan")
     return float(curve.thresholds[np.argmax(curve.true_positive_rate - curve.false_positive_rate)])
