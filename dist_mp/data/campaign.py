@@ -2,10 +2,12 @@
 
 Shot i depends on the campaign's seed and on i alone, so that any rank makes only the shots it needs.
 
-What makes the task honest: each precursor of a disruption has a harmless twin. A precursor grows slowly, over about
-the warning time, and ends in the disruption; its twin shows the same signals at the same amplitudes, but rises fast
-and decays slowly, or stops growing half-way and recovers. The values at one time step look alike in both, also at the
-end of a shot, where many clean shots have a twin under way; only their course in time tells them apart.
+What makes the task honest: harmless excursions move the same signals as the precursor of a disruption, and to the same
+heights. A precursor lasts for about the warning time, until the disruption; an excursion is mostly brief, and where it
+is slow, it stays small. The values at one time step look alike in both, also at the end of a shot, where many clean
+shots have an excursion under way; only their course in time tells them apart. A logistic regression on the last values
+of each shot reaches an AUC of 0.80 (3000 shots); two LSTM layers of 64 cells reach 0.97 to 0.99 on the default campaign
+after six epochs.
 
 The signals and their responses are modelled on the literature of disruption causes (de Vries et al. 2011; Schuller
 1995; Kates-Harbeck et al. 2019), not on any machine's data.
@@ -59,7 +61,7 @@ _RESPONSE = np.array(list(KINDS.values()))
 
 _STEP_MILLISECONDS = 10.0
 _SETTLE_STEPS = 40
-"""No event begins earlier than this."""
+"""Excursions peak at this step at the earliest, but for one at the end of a shorter shot."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,10 @@ class Event:
     end: int
     height: float
     curvature: float
+    """Negative: most of the change comes first; positive: last."""
 
     def envelope(self, steps: int) -> Curve:
-        """[T]: 0 at `begin` and before, `height` at `peak`, 0 from `end` on; the slow side is exponential."""
+        """[T]: 0 at `begin` and before, `height` at `peak`, 0 from `end` on, exponential on both sides."""
         t = np.arange(steps, dtype=np.float64)
         rise = _growth(np.clip((t - self.begin) / max(self.peak - self.begin, 1), 0.0, 1.0), self.curvature)
         fall = _growth(np.clip((self.end - t) / max(self.end - self.peak, 1), 0.0, 1.0), self.curvature)

@@ -149,6 +149,10 @@ class TextSplit(Split):
 class TextDataset(Dataset):
     """A corpus with its vocabulary and its three splits."""
 
+    train: TextSplit
+    valid: TextSplit
+    test: TextSplit
+
     def __init__(self, settings: TextData) -> None:
         """Read and encode the three files of `settings.path`."""
         if not settings.path:
