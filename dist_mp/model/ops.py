@@ -7,12 +7,7 @@ of an embedding and of a bias, are written out here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import tensorflow as tf
-
-BLOCK_NUMBERS = 1 << 20
-"""Logits that `softmax_losses` holds in float32 at a time: 4 MiB."""
 
 
 def column_sums(x: tf.Tensor) -> tf.Tensor:
@@ -87,44 +82,37 @@ def stateless_dropout(x: tf.Tensor, rate: float, seed: tf.Tensor, salt: int) -> 
     return tf.where(uniform >= rate, x * tf.cast(1.0 / (1.0 - rate), x.dtype), tf.zeros((), x.dtype))
 
 
-@tf.autograph.experimental.do_not_convert
+@tf.function(jit_compile=True, autograph=False)
+def _log_normalizers(logits: tf.Tensor) -> tf.Tensor:
+    """The logarithm of the sum of the exponentials of each row, in float32."""
+    return tf.reduce_logsumexp(tf.cast(logits, tf.float32), axis=1)
+
+
+@tf.function(jit_compile=True, autograph=False)
+def _softmax_errors(logits: tf.Tensor, normalizers: tf.Tensor, targets: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
+    """(softmax - one-hot target) times `upstream` of the row, computed in float32 and rounded once."""
+    probability = tf.exp(tf.cast(logits, tf.float32) - normalizers[:, None])
+    chosen = tf.range(logits.shape[1], dtype=targets.dtype)[None] == targets[:, None]
+    return tf.cast((probability - tf.cast(chosen, tf.float32)) * upstream[:, None], logits.dtype)
+
+
 def softmax_losses(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """Cross-entropy in nats of softmax(logits [R, V]) against the words `targets` (int [R]): float32 [R].
 
-    Softmax and loss run in float32 over blocks of rows, forward and backward, so that logits and their gradient are
-    held as a whole only in their own dtype (Micikevicius et al. 2018, section 3.3: reductions in float32).
+    Softmax, sums and loss are float32 (Micikevicius et al. 2018, section 3.3), but neither logits nor probabilities
+    are ever held in float32 as a whole: XLA makes each of the passes over the logits one loop, in which a number is
+    widened, used and dropped.
     """
-    words, targets = logits.shape[1], tf.convert_to_tensor(targets)
-    block = max(1, BLOCK_NUMBERS // words)
+    targets = tf.convert_to_tensor(targets)
 
     @tf.custom_gradient
     def run(logits: tf.Tensor) -> tuple[tf.Tensor, object]:
-        rows = tf.shape(logits)[0]
-        blocks = (rows + block - 1) // block
-
-        def in_blocks(step: Callable[[slice], tf.Tensor], dtype: tf.DType, shape: tuple) -> tf.Tensor:
-            array = tf.TensorArray(dtype, blocks, element_shape=shape, infer_shape=False)
-
-            def body(n: tf.Tensor, array: tf.TensorArray) -> tuple:
-                part = slice(n * block, tf.minimum((n + 1) * block, rows))
-                return n + 1, array.write(n, step(part))
-
-            _, array = tf.while_loop(lambda n, _: n < blocks, body, (tf.constant(0), array), parallel_iterations=1)
-            return array.concat()
-
-        normalizer = in_blocks(
-            lambda part: tf.reduce_logsumexp(tf.cast(logits[part], tf.float32), axis=1), tf.float32, (None,)
-        )
+        normalizers = _log_normalizers(logits)
         chosen = tf.gather(logits, targets, axis=1, batch_dims=1)
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            def step(part: slice) -> tf.Tensor:
-                probability = tf.exp(tf.cast(logits[part], tf.float32) - normalizer[part, None])
-                error = probability - tf.one_hot(targets[part], words)
-                return tf.cast(error * upstream[part, None], logits.dtype)
+            return _softmax_errors(logits, normalizers, targets, upstream)
 
-            return tf.ensure_shape(in_blocks(step, logits.dtype, (None, words)), logits.shape)
-
-        return normalizer - tf.cast(chosen, tf.float32), gradient
+        return normalizers - tf.cast(chosen, tf.float32), gradient
 
     return run(logits)
