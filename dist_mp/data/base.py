@@ -23,6 +23,10 @@ class DataSpec:
     profiles: int = 0
     """1D profiles, after the scalars, one after the other (campaigns only)."""
     profile_points: int = 0
+    channels: int = 0
+    """Features of a step of a labelled series (time series classification only)."""
+    classes: int = 0
+    """Classes of a labelled sequence, whose label stands at its last valid step (0: a target at every step)."""
 
 
 @dataclass(frozen=True)

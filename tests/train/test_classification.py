@@ -1,0 +1,48 @@
+"""Accuracy, F1 and AUC against scikit-learn."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
+
+from dist_mp.train.classification import accuracy, classification_metrics, confusion_matrix, f1_scores
+
+
+@pytest.mark.parametrize(("classes", "count"), [(2, 1), (2, 57), (5, 200), (9, 12)])
+def test_agrees_with_scikit_learn(classes: int, count: int) -> None:
+    rng = np.random.default_rng([classes, count])
+    labels = rng.integers(0, classes, count)
+    scores = rng.normal(size=(count, classes)).round(1).astype(np.float32)
+    scores[np.arange(count), labels] += 0.5
+    metrics = classification_metrics(labels, scores)
+    predicted = scores.argmax(axis=1)
+    every = range(classes)
+    assert metrics["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
+    macro = f1_score(labels, predicted, labels=list(every), average="macro", zero_division=0)
+    assert metrics["f1_macro"] == pytest.approx(macro)
+    if classes == 2 and count > 1:
+        assert metrics["f1"] == pytest.approx(f1_score(labels, predicted))
+        margin = scores[:, 1].astype(float) - scores[:, 0].astype(float)
+        assert metrics["auc"] == pytest.approx(roc_auc_score(labels, margin))
+
+
+def test_matrices_of_parts_sum_to_the_whole() -> None:
+    rng = np.random.default_rng(4)
+    labels, predicted = rng.integers(0, 4, 50), rng.integers(0, 4, 50)
+    whole = confusion_matrix(labels, predicted, 4)
+    parts = sum(confusion_matrix(labels[rank::3], predicted[rank::3], 4) for rank in range(3))
+    np.testing.assert_array_equal(whole, parts)
+    assert whole[2, 1] == ((labels == 2) & (predicted == 1)).sum()
+
+
+def test_nothing_to_count() -> None:
+    empty = confusion_matrix(np.empty(0, int), np.empty(0, int), 3)
+    assert math.isnan(accuracy(empty))
+    assert f1_scores(empty).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("label", "guess"), [(3, 0), (0, 3), (-1, 0)])
+def test_a_class_out_of_range_is_a_bug(label: int, guess: int) -> None:
+    with pytest.raises(ValueError, match="outside 0 to 2"):
+        confusion_matrix(np.array([label]), np.array([guess]), 3)
