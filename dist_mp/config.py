@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 
@@ -23,11 +32,17 @@ class LossScaleConfig(Section):
     """Factor on the loss that keeps small 16-bit gradients from vanishing (Micikevicius et al. 2018, section 3.2)."""
 
     mode: Literal["auto", "dynamic", "constant"] = Field(
-        "auto", description="dynamic adapts the scale; constant keeps `initial`; auto is dynamic in fp16 and constant 1 in bf16 and fp32"
+        "auto",
+        description="dynamic adapts the scale; constant keeps `initial`; "
+        "auto is dynamic in fp16 and constant 1 in bf16 and fp32",
     )
-    initial: PositiveFloat = Field(32768.0, description="scale at the first step, or for good if constant (8, 128, 256, 512, ...)")
+    initial: PositiveFloat = Field(
+        32768.0, description="scale at the first step, or for good if constant (8, 128, 256, 512, ...)"
+    )
     growth_interval: PositiveInt = Field(2000, description="clean steps in a row after which the scale doubles (steps)")
-    factor: float = Field(2.0, gt=1.0, description="the scale is multiplied by it when it grows and divided by it on an overflow")
+    factor: float = Field(
+        2.0, gt=1.0, description="the scale is multiplied by it when it grows and divided by it on an overflow"
+    )
     floor: PositiveFloat = Field(1.0, description="the scale never falls below this")
     cap: PositiveFloat = Field(2.0**24, description="the scale never rises above this")
     max_skips: PositiveInt = Field(50, description="the run ends after this many skipped steps in a row (steps)")
@@ -35,7 +50,9 @@ class LossScaleConfig(Section):
     @model_validator(mode="after")
     def _ordered(self) -> LossScaleConfig:
         if self.mode == "dynamic" and not self.floor <= self.initial <= self.cap:
-            raise ValueError(f"initial must lie between floor and cap, got {self.floor} <= {self.initial} <= {self.cap}")
+            raise ValueError(
+                f"initial must lie between floor and cap, got {self.floor} <= {self.initial} <= {self.cap}"
+            )
         return self
 
 
@@ -50,8 +67,12 @@ class CampaignData(Section):
     max_steps: PositiveInt = Field(600, description="longest shot (time steps)")
     profile_points: PositiveInt = Field(64, description="points of a 1D profile")
     length: PositiveInt = Field(64, description="time steps of a training window (steps)")
-    warning_steps: PositiveInt = Field(100, description="the target is positive in this many last steps of a disruptive shot (steps)")
-    deadline_steps: NonNegativeInt = Field(10, description="an alarm later than this before the disruption is too late (steps)")
+    warning_steps: PositiveInt = Field(
+        100, description="the target is positive in this many last steps of a disruptive shot (steps)"
+    )
+    deadline_steps: NonNegativeInt = Field(
+        10, description="an alarm later than this before the disruption is too late (steps)"
+    )
     ignore_steps: NonNegativeInt = Field(30, description="first steps of a shot that evaluation ignores (steps)")
     validation_fraction: float = Field(0.25, gt=0.0, lt=1.0, description="share of shots held out")
 
@@ -63,13 +84,19 @@ class CampaignData(Section):
 
 
 class TextData(Section):
-    """A word-level corpus in the Penn Tree Bank format: `*.train.txt`, `*.valid.txt`, `*.test.txt`, one sentence a line."""
+    """A word-level corpus in the format of the Penn Tree Bank: three text files, one sentence a line."""
 
     kind: Literal["text"] = "text"
-    path: str = Field("", description="folder that holds exactly one file each that ends in train.txt, valid.txt and test.txt")
+    path: str = Field(
+        "", description="folder that holds exactly one file each that ends in train.txt, valid.txt and test.txt"
+    )
     length: PositiveInt = Field(35, description="words of a training window (steps of truncated backpropagation)")
-    max_words: PositiveInt | None = Field(None, description="vocabulary limit; rarer words become <unk> (null: every word of the training file)")
-    limit_tokens: PositiveInt | None = Field(None, description="use only so many tokens of each file, for a quick try (null: all)")
+    max_words: PositiveInt | None = Field(
+        None, description="vocabulary limit; rarer words become <unk> (null: every word of the training file)"
+    )
+    limit_tokens: PositiveInt | None = Field(
+        None, description="use only so many tokens of each file, for a quick try (null: all)"
+    )
 
 
 class LanguageModel(Section):
@@ -88,8 +115,12 @@ class DisruptionModel(Section):
     kind: Literal["disruption"] = "disruption"
     layers: PositiveInt = Field(2, description="LSTM layers")
     units: PositiveInt = Field(64, description="LSTM cells a layer")
-    filters: PositiveInt = Field(16, description="filters of the first profile convolution; halved at each of the next two")
-    profile_dense: PositiveInt = Field(32, description="width of the dense layers over the profiles (the last has a quarter of it)")
+    filters: PositiveInt = Field(
+        16, description="filters of the first profile convolution; halved at each of the next two"
+    )
+    profile_dense: PositiveInt = Field(
+        32, description="width of the dense layers over the profiles (the last has a quarter of it)"
+    )
     dropout: Rate = Field(0.0, description="dropout on the input of each LSTM layer and on the output")
     target: Literal["hinge", "maxhinge", "binary", "ttd"] = Field("hinge", description="what the output is trained on")
 
@@ -97,40 +128,58 @@ class DisruptionModel(Section):
 class OptimizerConfig(Section):
     """The update of the FP32 master weights, by a Keras optimizer."""
 
-    name: Literal["sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop", "adagrad"] = Field("sgd", description="update rule")
+    name: Literal["sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop", "adagrad"] = Field(
+        "sgd", description="update rule"
+    )
     momentum: Rate = Field(0.9, description="for momentum, nesterov and rmsprop (rmsprop: 0 unless given)")
     beta_1: Rate = Field(0.9, description="adam, adamw: decay of the first moment")
     beta_2: Rate = Field(0.999, description="adam, adamw: decay of the second moment")
     rho: Rate = Field(0.9, description="rmsprop: decay of the mean square")
     epsilon: PositiveFloat = Field(1e-7, description="adam, adamw, rmsprop, adagrad: added to the denominator")
     weight_decay: NonNegativeFloat = Field(0.0, description="adamw: decoupled weight decay a step")
-    l2: NonNegativeFloat = Field(0.0, description="gradient of l2 * sum(w^2), taken from the FP32 masters after unscaling")
-    clip_norm: NonNegativeFloat = Field(0.0, description="limit on the global norm of the averaged, unscaled gradient (0: none)")
+    l2: NonNegativeFloat = Field(
+        0.0, description="gradient of l2 * sum(w^2), taken from the FP32 masters after unscaling"
+    )
+    clip_norm: NonNegativeFloat = Field(
+        0.0, description="limit on the global norm of the averaged, unscaled gradient (0: none)"
+    )
 
 
 class ScheduleConfig(Section):
     """The learning rate as a pure function of step, epoch and number of workers (Svyatkovskiy et al. 2017)."""
 
-    rule: Literal["damped", "linear", "sqrt", "constant"] = Field("damped", description="damped: base * n / (1 + n / half_workers)")
+    rule: Literal["damped", "linear", "sqrt", "constant"] = Field(
+        "damped", description="damped: base * n / (1 + n / half_workers)"
+    )
     base: PositiveFloat = Field(0.01, description="learning rate of one worker, lambda_0")
-    half_workers: PositiveFloat = Field(100.0, description="n_0: number of workers at which damping has halved the linear rule")
-    normalize: bool = Field(False, description="divide by the rule's value at n = 1, so that one worker trains at exactly `base`")
+    half_workers: PositiveFloat = Field(
+        100.0, description="n_0: number of workers at which damping has halved the linear rule"
+    )
+    normalize: bool = Field(
+        False, description="divide by the rule's value at n = 1, so that one worker trains at exactly `base`"
+    )
     decay: float = Field(1.0, gt=0.0, le=1.0, description="the rate is multiplied by this after each epoch")
     decay_after: NonNegativeInt = Field(0, description="epochs before the decay begins (epochs)")
-    warmup_steps: NonNegativeInt = Field(0, description="steps over which the rate rises linearly from the one of a single worker (steps)")
+    warmup_steps: NonNegativeInt = Field(
+        0, description="steps over which the rate rises linearly from the one of a single worker (steps)"
+    )
     cap: PositiveFloat | None = Field(None, description="the rate never exceeds this (null: no cap)")
 
 
 class ExchangeConfig(Section):
     """How gradients are averaged over the ranks."""
 
-    codec: str = Field("auto", description="what a number is on the wire: auto (the precision's own type), fp32, fp16, bf16")
+    codec: str = Field(
+        "auto", description="what a number is on the wire: auto (the precision's own type), fp32, fp16, bf16"
+    )
     algorithm: Literal["auto", "shared", "pieces", "native"] = Field(
         "auto",
-        description="shared: shared memory within a node, pieces between nodes; pieces: Alltoall, FP32 sum in rank order, Allgather; "
-        "native: MPI_Allreduce; auto: shared",
+        description="shared: shared memory within a node, pieces between nodes; "
+        "pieces: Alltoall, FP32 sum in rank order, Allgather; native: MPI_Allreduce; auto: shared",
     )
-    bucket_mib: PositiveFloat = Field(8.0, description="gradients are exchanged in buckets of about this size, counted in FP32 (MiB)")
+    bucket_mib: PositiveFloat = Field(
+        8.0, description="gradients are exchanged in buckets of about this size, counted in FP32 (MiB)"
+    )
 
 
 class TrainConfig(Section):
@@ -138,15 +187,20 @@ class TrainConfig(Section):
 
     epochs: PositiveInt = Field(1, description="passes over the training data")
     batch_size: PositiveInt = Field(16, description="samples (rows) a rank and micro-batch")
-    accumulation: PositiveInt = Field(1, description="micro-batches whose gradients are summed before one exchange and update")
+    accumulation: PositiveInt = Field(
+        1, description="micro-batches whose gradients are summed before one exchange and update"
+    )
     global_batch: PositiveInt | None = Field(
-        None, description="if given, must equal batch_size * ranks * accumulation, so that a changed number of ranks is noticed"
+        None,
+        description="if given, must equal batch_size * ranks * accumulation; notices a changed number of ranks",
     )
     max_steps: PositiveInt | None = Field(None, description="stop after so many steps in all (null: no limit)")
     eval_every: PositiveInt = Field(1, description="evaluate after each so many epochs (epochs)")
     eval_batch_size: PositiveInt | None = Field(None, description="rows a rank in evaluation (null: batch_size)")
     log_every: PositiveInt = Field(1, description="write a metrics record each so many steps (steps)")
-    check_weights_every: NonNegativeInt = Field(100, description="compare the ranks' weight hashes each so many steps, 0 never (steps)")
+    check_weights_every: NonNegativeInt = Field(
+        100, description="compare the ranks' weight hashes each so many steps, 0 never (steps)"
+    )
 
 
 class Config(Section):
@@ -154,8 +208,12 @@ class Config(Section):
 
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="the run folder starts with it")
     seed: NonNegativeInt = Field(1, description="seed of weights, dropout and data order")
-    precision: Literal["auto", "fp16", "bf16", "fp32"] = Field("auto", description="type of activations, gradients and working weights")
-    master_weights: bool = Field(True, description="keep FP32 masters; false updates the 16-bit weights themselves (ablation)")
+    precision: Literal["auto", "fp16", "bf16", "fp32"] = Field(
+        "auto", description="type of activations, gradients and working weights"
+    )
+    master_weights: bool = Field(
+        True, description="keep FP32 masters; false updates the 16-bit weights themselves (ablation)"
+    )
     threads: PositiveInt = Field(1, description="compute threads a rank")
     run_folder: str = Field("runs", description="run folders are made in here")
     loss_scale: LossScaleConfig = Field(default_factory=LossScaleConfig)

@@ -1,7 +1,6 @@
 """The mpirun command of a job: which mpirun, which MPI it belongs to, and the flags that this MPI wants.
 
-Everything that decides a flag is an argument of :func:`job_command`, so that a command can be held against a recorded
-one. :func:`dist_mp.launch.job.run_job` runs it.
+Everything that decides a flag is an argument of :func:`job_command`; :func:`dist_mp.launch.job.run_job` runs it.
 """
 
 from __future__ import annotations
@@ -19,6 +18,9 @@ from typing import Literal
 from dist_mp.errors import UserError
 
 Vendor = Literal["Open MPI", "MPICH", "Intel MPI"]
+
+SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
+"""Variables that tell mpirun which nodes are ours."""
 
 NO_MPIRUN = (
     "no mpirun found, neither beside {python} nor on PATH: load your cluster's MPI module, "
@@ -122,16 +124,17 @@ def _cpus(cpulist: str) -> set[int]:
 
 
 def rank_environment(threads: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables that every rank gets: compute threads, a quiet TensorFlow, TensorFlow as Keras' backend.
+    """Variables that every rank gets: compute threads, TensorFlow as Keras' backend, and what keeps libraries quiet.
 
-    `threads` wins over the environment; the level of TensorFlow's messages may be set by the user.
+    `threads` wins over `environ`; what keeps libraries quiet does not.
     """
     count = str(threads)
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-    names += ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-    variables = dict.fromkeys(names, count)
+    variables = {f"{library}_NUM_THREADS": count for library in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
+    variables |= {"TF_NUM_INTRAOP_THREADS": count, "TF_NUM_INTEROP_THREADS": count}
     variables["KERAS_BACKEND"] = "tensorflow"
     variables["TF_CPP_MIN_LOG_LEVEL"] = environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
+    # Open MPI's one-sided component for UCX prints an error where there is no such network. We do not use it.
+    variables["OMPI_MCA_osc"] = environ.get("OMPI_MCA_osc", "^ucx")
     return variables
 
 
@@ -144,19 +147,25 @@ def job_command(
     threads: int = 1,
     hostfile: str | None = None,
     extra: Sequence[str] = (),
+    terminal_columns: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> JobCommand:
     """The command that starts `program` on so many ranks.
 
-    `extra` arguments of mpirun come last and so win over ours. With a hostfile, the cores of this machine say nothing
-    about the job and nothing is oversubscribed on our own account. Ranks are bound to NUMA nodes, not to cores: the
-    memory stays near, and two jobs side by side do not end up on the same core; on one NUMA node, or when the ranks
-    outnumber the cores, they are not bound.
+    `extra` arguments of mpirun come last and so win over ours. `terminal_columns` is the width of the terminal that
+    the output ends on; the ranks see pipes only.
+
+    With a hostfile or in a scheduler's job the cores of this machine say nothing about the job, and nothing is
+    oversubscribed. Ranks are bound to NUMA nodes, not to cores: memory stays near, and two jobs side by side do not
+    end up on the same core. Where there is one NUMA node only, or more threads than cores, they are not bound.
     """
     environ = os.environ if environ is None else environ
     variables = rank_environment(threads, environ)
-    crowded = hostfile is None and ranks * threads > machine.cores
-    bind = hostfile is None and not crowded and machine.numa_nodes > 1
+    if terminal_columns is not None:
+        variables["DIST_MP_TERMINAL_COLUMNS"] = str(terminal_columns)
+    here = hostfile is None and not any(name in environ for name in SCHEDULERS)
+    crowded = here and ranks * threads > machine.cores
+    bind = not crowded and (machine.numa_nodes > 1 or not here)
     notes: list[str] = []
     if crowded:
         notes.append(f"{ranks} ranks x {threads} threads on {machine.cores} cores: they share cores and run slower")
@@ -168,21 +177,24 @@ def job_command(
         if crowded:
             flags.append("--oversubscribe")
             variables["OMPI_MCA_mpi_yield_when_idle"] = "1"
-        flags += ["--map-by", "numa", "--bind-to", "numa:if-supported"] if bind else ["--bind-to", "none"]
+        flags += ["--bind-to", "numa:if-supported" if bind else "none"]
+        if bind and here:
+            flags += ["--map-by", "numa"]
         if hostfile is not None:
             flags += ["--hostfile", hostfile]
-        if mpirun.major >= 5 and "OMPI_MCA_osc" not in environ:
-            variables["OMPI_MCA_osc"] = "^ucx"  # the one of PyPI's wheel prints an error where there is no such network
         for name in sorted(variables):
             if not name.startswith("OMPI_"):
                 flags += ["-x", name]  # Open MPI hands only its own variables to other nodes
-    else:  # Hydra: MPICH and Intel MPI; all variables travel
+    else:  # Hydra, which hands all variables to other nodes
         flags = ["-n", str(ranks)]
         if hostfile is not None:
             flags += ["-f", hostfile]
-        flags += ["-bind-to", "numa", "-map-by", "numa"] if bind else ["-bind-to", "none"]
-        if crowded and mpirun.vendor == "MPICH":
-            variables["MPIR_CVAR_CH4_PROGRESS_THROTTLE"] = "1"
+        if mpirun.vendor == "MPICH":
+            flags += ["-bind-to", "numa" if bind else "none"]
+            if crowded:
+                variables["MPIR_CVAR_CH4_PROGRESS_THROTTLE"] = "1"
+        elif crowded:  # Intel MPI pins ranks to domains of its own
+            variables["I_MPI_PIN"] = "off"
     return JobCommand([mpirun.path, *flags, *extra, *program], variables, notes)
 
 

@@ -101,6 +101,11 @@ def dump(values: Mapping[str, Any]) -> str:
     return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
+def scalar_text(value: object) -> str:
+    """One value as YAML writes it."""
+    return dump({"value": value}).removeprefix("value:").strip()
+
+
 class _Builder:
     """Turns nodes into values and remembers lines."""
 

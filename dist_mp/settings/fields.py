@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -121,6 +122,12 @@ class FieldTable:
         return f"there are {', '.join(top)}; `dist-mp config fields` lists all"
 
 
+@functools.cache
+def field_table() -> FieldTable:
+    """The settings; the schema is read once."""
+    return FieldTable()
+
+
 def _leaf(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema of a value that is not null."""
     for choice in schema.get("anyOf", ()):
@@ -149,4 +156,4 @@ def type_text(schema: Mapping[str, Any]) -> str:
 
 def field_rows() -> list[Field]:
     """All settings for a reader: descriptions end without a full stop, defaults as YAML writes them."""
-    return [replace(field, description=field.description.rstrip(".")) for field in FieldTable().fields]
+    return [replace(field, description=field.description.rstrip(".")) for field in field_table().fields]

@@ -15,7 +15,7 @@ import dist_mp
 from dist_mp.config import Config
 from dist_mp.errors import UserError
 from dist_mp.settings import document
-from dist_mp.settings.fields import Field, FieldTable
+from dist_mp.settings.fields import Field, field_table
 
 MAX_BYTES = 1 << 20
 """A larger file is no configuration."""
@@ -139,7 +139,7 @@ class _Reader:
         self._values = copy.deepcopy(values)
         self._lines = lines
         self._given: dict[str, _Override] = {}
-        self._table = FieldTable()
+        self._table = field_table()
         for section, kinds in self._table.kinds.items():
             if isinstance(self._values.setdefault(section, {}), dict):
                 self._values[section].setdefault("kind", kinds[0])

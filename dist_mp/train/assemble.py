@@ -39,8 +39,8 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
     masters = MasterWeights(task.model.trainable_variables, initial, config.optimizer, config.master_weights)
     loss_scale = LossScale(config.loss_scale, precision.name)
     plan = plan_buckets(task.paths, shapes, config.exchange.bucket_mib, codec.block)
-    algorithm = "shared" if config.exchange.algorithm == "auto" else config.exchange.algorithm
-    allreduce = Allreduce(world, codec, [b.numel for b in plan], algorithm)
+    algorithm = _algorithm(config)
+    allreduce = Allreduce(world, codec, plan, algorithm)
     step = TrainStep(
         task,
         masters,
@@ -52,7 +52,12 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
         accumulate=config.train.accumulation > 1,
     )
     evaluator = Evaluator(world, config, task, dataset.valid, _collector(config, dataset.valid))
-    return Parts(world, config, dataset, precision, task, masters, loss_scale, allreduce, step, evaluator)
+    exchange = f"{codec.name} on the wire, {algorithm}, {len(plan)} bucket{'s' if len(plan) > 1 else ''}"
+    return Parts(world, config, dataset, precision, exchange, task, masters, loss_scale, allreduce, step, evaluator)
+
+
+def _algorithm(config: Config) -> str:
+    return "shared" if config.exchange.algorithm == "auto" else config.exchange.algorithm
 
 
 def _collector(config: Config, split: Split) -> Collector:
@@ -72,7 +77,8 @@ def header(parts: Parts) -> dict[str, str]:
     nodes = f"{world.num_nodes} node{'s' if world.num_nodes > 1 else ''}"
     batch, accumulation = config.train.batch_size, config.train.accumulation
     masters = "FP32 masters" if parts.masters.separate else "no separate masters"
-    rate = f"{worker_rate(config.schedule, world.size):.4g} ({config.schedule.rule}, {config.schedule.base:g} at one worker)"
+    schedule = config.schedule
+    rate = f"{worker_rate(schedule, world.size):.4g} ({schedule.rule}, {schedule.base:g} at one worker)"
     return {
         "dist_mp": f"{__version__}, TensorFlow {tf.__version__}, {world.library}",
         "ranks": f"{world.size} on {nodes}, {config.threads} compute thread{'s' if config.threads > 1 else ''} each",
@@ -82,5 +88,5 @@ def header(parts: Parts) -> dict[str, str]:
         "loss scale": f"{'dynamic from' if parts.loss_scale.dynamic else 'constant'} {float(parts.loss_scale.scale):g}",
         "batch": f"{batch * accumulation * world.size} = {batch} x {world.size} ranks x {accumulation} accumulated",
         "learning rate": rate,
-        "exchange": f"{parts.allreduce.codec.name}, {parts.allreduce.algorithm}, {len(parts.allreduce.sizes)} buckets",
+        "exchange": parts.exchange,
     }

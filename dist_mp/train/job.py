@@ -13,6 +13,7 @@ from dist_mp.comm.world import World
 from dist_mp.config import Config
 from dist_mp.errors import UserError
 from dist_mp.log import rank_logging
+from dist_mp.train.framework import import_tensorflow
 from dist_mp.train.records import RecordWriter, SummaryRecord
 
 
@@ -35,11 +36,7 @@ def _train(world: World, config: Config) -> None:
     begin = time.perf_counter()
     settings.resolve_batch(config, world.size)
     # TensorFlow takes seconds to import and fixes its threads when first used.
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(config.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    _choose_gpu(tf, world.local_rank)
+    import_tensorflow(config.threads, world.local_rank)
 
     from dist_mp.data.open import open_dataset
     from dist_mp.train.assemble import assemble, header
@@ -52,23 +49,14 @@ def _train(world: World, config: Config) -> None:
     rank_logging(folder, world.rank)
     console = make_console() if world.rank == 0 else None
     print_header(console, header(parts) | {"run folder": str(folder), "host": platform.node()})
-    steps = dataset.train.steps(0, config.train.batch_size * config.train.accumulation * world.size)
     with RecordWriter(folder / "metrics.jsonl" if world.rank == 0 else None) as records:
-        with ProgressDisplay(console, config.train.epochs, steps) as display:
+        with ProgressDisplay(console, config.train.epochs) as display:
             summary = Trainer(parts, records, display).run(str(folder), begin)
         records.write(summary)
     parts.allreduce.close()
     if world.rank == 0:
         write_summary(folder, summary)
     print_summary(console, summary)
-
-
-def _choose_gpu(tf: object, local_rank: int) -> None:
-    gpus = tf.config.list_physical_devices("GPU")  # type: ignore[attr-defined]
-    if gpus:
-        mine = gpus[local_rank % len(gpus)]
-        tf.config.set_visible_devices(mine, "GPU")  # type: ignore[attr-defined]
-        tf.config.experimental.set_memory_growth(mine, True)  # type: ignore[attr-defined]
 
 
 def make_run_folder(world: World, config: Config) -> Path:
@@ -84,7 +72,7 @@ def make_run_folder(world: World, config: Config) -> Path:
             answer = _new_folder(Path(config.run_folder), f"{config.name}-{stamp}")
             (answer / "config.yaml").write_text(settings.dump(config), encoding="utf-8")
         except OSError as error:
-            answer = f"run_folder {config.run_folder}: cannot write there ({error.strerror}); name a folder that is writable"
+            answer = f"run_folder {config.run_folder}: cannot write there ({error.strerror}); name another"
     answer = world.broadcast(answer)
     if isinstance(answer, str):
         raise UserError(answer)

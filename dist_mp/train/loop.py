@@ -38,6 +38,8 @@ class Parts:
     config: Config
     dataset: Dataset
     precision: Precision
+    exchange: str
+    """Codec, algorithm and buckets in words, for the header."""
     task: Task
     masters: MasterWeights
     loss_scale: LossScale
@@ -144,6 +146,7 @@ class Trainer:
     def _epoch(self, epoch: int) -> tuple[int, float]:
         """One pass over the training data; returns its steps and its mean loss."""
         p, first_row = self._p, self._p.world.rank * self._rows
+        self._display.begin_epoch(epoch, p.dataset.train.steps(epoch, self._global_rows))
         source = p.dataset.train.batches(epoch, self._global_rows, first_row, self._rows)
         states = [p.task.initial_state(p.config.train.batch_size) for _ in range(p.config.train.accumulation)]
         first_step, loss_sum, weight_sum = self._step_number, 0.0, 0.0
@@ -173,7 +176,8 @@ class Trainer:
                 self._rows_seen += self._global_rows
                 record = self._record(word, finished - started, weight, spent.sent_bytes)
                 record |= {"epoch": epoch, "loss": mean_loss, "learning_rate": rate, "loss_scale": scale}
-                self._report(StepRecord(**record, applied=applied, gradient_norm=norm), self._step_number - 1 - first_step)
+                step_in_epoch = self._step_number - 1 - first_step
+                self._report(StepRecord(**record, applied=applied, gradient_norm=norm), step_in_epoch)
                 started = finished
         return self._step_number - first_step, loss_sum / weight_sum if weight_sum else float("nan")
 
@@ -187,7 +191,8 @@ class Trainer:
         own = np.array([weight, float(batch is not None), loss_sum, *spent], dtype=np.float64)
         word = _Word(*self._p.world.agree(own).T.copy())
         if word.has_next.any() != word.has_next.all():
-            raise RuntimeError(f"ranks {np.flatnonzero(word.has_next == 0).tolist()} have no batch where others have one")
+            without = np.flatnonzero(word.has_next == 0).tolist()
+            raise RuntimeError(f"ranks {without} have no batch where others have one")
         return word
 
     def _train_on(
@@ -250,6 +255,6 @@ class Trainer:
                 if scale.at_floor
                 else f"the loss scale fell to {float(scale.scale):g} and the gradients still overflow"
             )
-            raise UserError(f"training: {skips} steps in a row had gradients that are not finite, up to step {record.step}; {cause}")
-
-
+            raise UserError(
+                f"training: {skips} steps in a row had gradients that are not finite, up to step {record.step}; {cause}"
+            )

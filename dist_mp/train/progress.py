@@ -10,7 +10,6 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from dist_mp.train.records import EpochRecord, StepRecord, SummaryRecord
 
@@ -33,11 +32,11 @@ def make_console() -> Console:
 class ProgressDisplay:
     """Shows the steps of a run as they happen: a live bar on a terminal, a line each few seconds elsewhere."""
 
-    def __init__(self, console: Console | None, epochs: int, steps_per_epoch: int) -> None:
+    def __init__(self, console: Console | None, epochs: int) -> None:
         """Show nothing where `console` is None (every rank but 0)."""
         self._console = console
         self._epochs = epochs
-        self._steps = steps_per_epoch
+        self._steps = 0
         self._recent: deque[StepRecord] = deque(maxlen=SMOOTHED_STEPS)
         self._last_line = time.monotonic()
         self._bar: Progress | None = None
@@ -57,13 +56,21 @@ class ProgressDisplay:
         """Start the live display."""
         if self._bar:
             self._bar.start()
-            self._task = self._bar.add_task("train", total=self._steps, epoch=f"1/{self._epochs}", text="compiling the step")
+            self._task = self._bar.add_task("train", total=None, epoch=f"1/{self._epochs}", text="compiling the step")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Stop the live display."""
         if self._bar:
             self._bar.stop()
+
+    def begin_epoch(self, epoch: int, steps: int) -> None:
+        """Start an epoch of so many steps."""
+        self._steps = steps
+        if self._bar and self._task is not None:
+            self._bar.update(self._task, completed=0, total=steps, epoch=f"{epoch + 1}/{self._epochs}")
 
     def step(self, record: StepRecord, step_in_epoch: int) -> None:
         """Show a finished step."""
@@ -71,8 +78,7 @@ class ProgressDisplay:
             return
         self._recent.append(record)
         if self._bar and self._task is not None:
-            epoch = f"{record.epoch + 1}/{self._epochs}"
-            self._bar.update(self._task, completed=step_in_epoch + 1, epoch=epoch, text=self._text(record))
+            self._bar.update(self._task, completed=step_in_epoch + 1, text=self._text(record))
         elif time.monotonic() - self._last_line >= PLAIN_INTERVAL_SECONDS:
             self._last_line = time.monotonic()
             place = f"epoch {record.epoch + 1}/{self._epochs} step {step_in_epoch + 1}/{self._steps}"
@@ -113,17 +119,18 @@ def print_header(console: Console | None, facts: dict[str, str]) -> None:
 
 
 def print_summary(console: Console | None, summary: SummaryRecord) -> None:
-    """Print the end of a run as a table."""
+    """Print what a run came to, a fact a line."""
     if console is None:
         return
-    table = Table(show_header=False, title="summary", title_justify="left", box=None)
-    for name, value in summary.metrics.items():
-        table.add_row(f"held-out {name}", f"{value:.4f}")
-    table.add_row("steps", f"{summary.applied_steps} applied, {summary.skipped_steps} skipped")
-    table.add_row("loss scale", f"{summary.loss_scale:g}")
-    table.add_row("sent a step", f"{summary.sent_bytes_per_step:,.0f} bytes for {summary.gradient_numbers:,} gradients")
-    table.add_row("throughput", f"{summary.samples_per_second:,.0f} samples/s")
-    table.add_row("time", f"{summary.seconds:.1f} s")
-    table.add_row("weights", summary.weights)
-    table.add_row("run folder", summary.run_folder)
-    console.print(table)
+    sent = f"{summary.sent_bytes_per_step:,.0f} bytes for {summary.gradient_numbers:,} gradients"
+    facts = {f"held-out {name}": f"{value:.4f}" for name, value in summary.metrics.items()} | {
+        "steps": f"{summary.applied_steps} applied, {summary.skipped_steps} skipped",
+        "loss scale": f"{summary.loss_scale:g}",
+        "sent a step": sent,
+        "throughput": f"{summary.samples_per_second:,.0f} samples/s",
+        "time": f"{summary.seconds:.1f} s",
+        "weights": summary.weights,
+        "run folder": summary.run_folder,
+    }
+    console.print("summary")
+    print_header(console, {f"  {name}": value for name, value in facts.items()})

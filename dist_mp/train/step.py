@@ -159,6 +159,4 @@ class TrainStep:
 
 def _finite_rows(state: State) -> State:
     """State with rows zeroed that hold a number that is not finite, so that one bad input does not stay for good."""
-    return [
-        tf.where(tf.reduce_all(tf.math.is_finite(s), axis=-1, keepdims=True), s, tf.zeros_like(s)) for s in state
-    ]
+    return [tf.where(tf.reduce_all(tf.math.is_finite(s), axis=-1, keepdims=True), s, tf.zeros_like(s)) for s in state]

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from dist_mp import settings
 from dist_mp.config import Config
 from dist_mp.errors import UserError
-from dist_mp.settings.fields import Field, FieldTable
+from dist_mp.settings.fields import Field, field_table
 
-FIELDS = FieldTable()
+FIELDS = field_table()
 
 
 @pytest.fixture
@@ -96,12 +96,18 @@ def test_every_bundled_configuration_is_valid(name: str) -> None:
         ("\nmaster_weights: on\n", ":2: master_weights: must be true or false, got 'on'; write true"),
         ("master_weights: 0\n", ":1: master_weights: must be true or false, got 0"),
         ("precision: fp61\n", "must be one of auto, fp16, bf16, fp32, got 'fp61'; did you mean fp16?"),
-        ("name: 2024\n", ":1: name: must be text that matches ^[A-Za-z0-9][A-Za-z0-9._-]*$, got 2024; put it in quotes"),
+        (
+            "name: 2024\n",
+            ":1: name: must be text that matches ^[A-Za-z0-9][A-Za-z0-9._-]*$, got 2024; put it in quotes",
+        ),
         ("run_folder: 3\n", ":1: run_folder: must be text, got 3; put it in quotes"),
         ("schedule: {base: .inf}\n", ":1: schedule.base: must be a number > 0, got inf; it must be finite"),
         ("schedule: {base: .nan}\n", ":1: schedule.base: must be a number > 0, got nan; it must be finite"),
         ("seed: 1\nseed: 2\n", ":2: seed: given twice, first on line 1; keep one"),
-        ("data:\n  kind: text\n  shots: 3\n", ":3: data.shots: no such setting; it needs data.kind campaign, which is text"),
+        (
+            "data:\n  kind: text\n  shots: 3\n",
+            ":3: data.shots: no such setting; it needs data.kind campaign, which is text",
+        ),
         ("data: {kind: txt}\n", ":1: data.kind: must be one of campaign, text, got 'txt'"),
         ("data: {kind: [text]}\n", ":1: data.kind: must be one of campaign, text, got ['text']"),
         ("train: 3\n", ":1: train: must be a section with `key: value` lines of its own, got 3"),
@@ -178,7 +184,9 @@ def test_global_batch_is_the_product(batch: int, ranks: int, accumulation: int) 
     train = {"batch_size": batch, "accumulation": accumulation}
     product = batch * ranks * accumulation
     assert settings.resolve_batch(Config.model_validate({"train": train}), ranks) == product
-    assert settings.resolve_batch(Config.model_validate({"train": {**train, "global_batch": product}}), ranks) == product
+    assert (
+        settings.resolve_batch(Config.model_validate({"train": {**train, "global_batch": product}}), ranks) == product
+    )
     with pytest.raises(UserError, match=rf"is {product + 1}, but .* {batch} x {ranks} ranks x .* = {product};"):
         settings.resolve_batch(Config.model_validate({"train": {**train, "global_batch": product + 1}}), ranks)
 
@@ -256,7 +264,9 @@ def test_a_typo_is_one_line(data: st.DataObject, tmp_path: Path) -> None:
     if data.draw(st.booleans()):
         at = data.draw(st.integers(0, len(key) - 1))
         key = key[:at] + data.draw(st.sampled_from(["", "x", ".", "=", key[at] * 2])) + key[at + 1 :]
-    value = data.draw(st.one_of(st.text(max_size=12), allowed(field).map(spelled), st.sampled_from(["{", "*a", "- -", "~"])))
+    value = data.draw(
+        st.one_of(st.text(max_size=12), allowed(field).map(spelled), st.sampled_from(["{", "*a", "- -", "~"]))
+    )
     path = tmp_path / "empty.yaml"
     path.write_text("")
     try:

@@ -1,0 +1,22 @@
+"""Arguments that several commands take."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+ConfigArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG", help="A YAML file, or the name of a bundled one (dist-mp config list).", show_default=False
+    ),
+]
+OverridesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Settings that replace those of the file, for example train.epochs=3 (dist-mp config fields).",
+        show_default=False,
+    ),
+]

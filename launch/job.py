@@ -1,0 +1,179 @@
+"""Running a job: signals are passed on, mpirun's own messages become one line, and no process is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import IO, BinaryIO
+
+from dist_mp.launch.banner import BannerFilter
+from dist_mp.launch.mpirun import JobCommand
+
+TAG = "DIST_MP_JOB"
+"""A variable that all processes of a job inherit, by which the last of them are found."""
+GRACE_SECONDS = 20.0
+"""How long a job that was asked to end may take before it is killed."""
+_HOLD_SECONDS = 0.5
+"""How long the start of what may be a message of mpirun is held back."""
+_PR_SET_PDEATHSIG = 1
+
+
+def run_job(command: JobCommand) -> int:
+    """Run a job to its end; returns the exit status of dist-mp.
+
+    That is mpirun's status, or 128 + the signal that ended the job or that this process was asked to end with. All
+    output is passed on except mpirun's notes on how the job ended; those become one line on standard error, and none
+    at all where the status is 2 and a rank has said why.
+    """
+    tag = uuid.uuid4().hex
+    environment = {**os.environ, **command.environment, TAG: tag}
+    process = subprocess.Popen(
+        command.argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=_ending_with_parent(),
+    )
+    assert process.stdout is not None and process.stderr is not None
+    pumps = [_Pump(process.stdout, sys.stdout.buffer), _Pump(process.stderr, sys.stderr.buffer)]
+    try:
+        with _passing_signals_on(process) as asked:
+            for pump in pumps:
+                pump.start()
+            _wait(process, tag, asked)
+    finally:
+        end_processes(tag)
+        process.wait()
+        for pump in pumps:
+            pump.join(5.0)
+    status = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    if asked and status:
+        status = 128 + asked[0]
+        print(f"dist-mp: ended by {signal.Signals(asked[0]).name}", file=sys.stderr)
+    elif status not in (0, 2) or (status == 2 and not pumps[1].shown):
+        endings = [pump.filter.ending for pump in pumps if pump.filter.ending is not None]
+        print(f"dist-mp: {endings[0] if endings else f'mpirun ended with status {status}'}", file=sys.stderr)
+        if endings and endings[0].signal is not None:
+            status = 128 + int(endings[0].signal.split()[0])
+    return status
+
+
+def processes_of(tag: str) -> list[int]:
+    """Live processes on this machine whose environment carries the tag."""
+    wanted = f"{TAG}={tag}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue  # it ended meanwhile, or is not ours
+    return found
+
+
+def end_processes(tag: str, patience: float = 10.0) -> None:
+    """Kill what is left of a job on this machine."""
+    end = time.monotonic() + patience
+    while (left := processes_of(tag)) and time.monotonic() < end:
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+class _Pump(threading.Thread):
+    """Copies a stream through a filter."""
+
+    def __init__(self, source: IO[bytes], target: BinaryIO) -> None:
+        super().__init__(daemon=True)
+        self._source = source
+        self._target = target
+        self.filter = BannerFilter()
+        self.shown = False
+        """Whether anything was passed on."""
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        timer: threading.Timer | None = None
+        while data := os.read(self._source.fileno(), 1 << 16):
+            if timer is not None:
+                timer.cancel()
+            with self._lock:
+                self._show(self.filter.feed(data))
+                if self.filter.holds:
+                    timer = threading.Timer(_HOLD_SECONDS, self._flush)
+                    timer.daemon = True
+                    timer.start()
+        self._flush()
+
+    def _flush(self) -> None:
+        with self._lock:
+            self._show(self.filter.flush())
+
+    def _show(self, data: bytes) -> None:
+        if data:
+            self.shown = True
+            with contextlib.suppress(BrokenPipeError):
+                self._target.write(data)
+                self._target.flush()
+
+
+def _wait(process: subprocess.Popen[bytes], tag: str, asked: list[int]) -> None:
+    """Wait for mpirun; kill the job if it was asked to end twice, or once and takes too long."""
+    deadline = None
+    while True:
+        try:
+            process.wait(0.2)
+            return
+        except subprocess.TimeoutExpired:
+            if asked and deadline is None:
+                deadline = time.monotonic() + GRACE_SECONDS
+            if len(asked) > 1 or (deadline is not None and time.monotonic() > deadline):
+                end_processes(tag)
+
+
+@contextlib.contextmanager
+def _passing_signals_on(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Pass signals on to mpirun while inside; yields the list of those that asked the job to end.
+
+    SIGINT goes on as SIGTERM: on SIGINT every rank would print a traceback of its own.
+    """
+    asked: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del frame
+        asked.append(number)
+        process.send_signal(signal.SIGTERM)
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        del frame
+        process.send_signal(number)
+
+    handlers = {signal.SIGINT: end, signal.SIGTERM: end, signal.SIGHUP: end}
+    handlers |= {signal.SIGUSR1: pass_on, signal.SIGUSR2: pass_on}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ending_with_parent() -> Callable[[], object] | None:
+    """What the child does before it becomes mpirun: ask the kernel (Linux) to end it when this process dies."""
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
