@@ -60,9 +60,6 @@ def run_command_line(arguments: Sequence[str]) -> int:
     except (typer.Abort, KeyboardInterrupt):
         print("dist-mp: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return status if isinstance(status, int) else 0
 
 

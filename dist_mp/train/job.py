@@ -11,6 +11,7 @@ from dist_mp import settings
 from dist_mp.comm.abort import abort_on_exception, fail
 from dist_mp.comm.world import World
 from dist_mp.config import Config
+from dist_mp.data.open import open_dataset
 from dist_mp.errors import UserError
 from dist_mp.log import rank_logging
 from dist_mp.train.framework import import_tensorflow
@@ -36,14 +37,13 @@ def _train(world: World, config: Config) -> None:
     begin = time.perf_counter()
     settings.resolve_batch(config, world.size)
     # TensorFlow takes seconds to import and fixes its threads when first used.
+    dataset = open_dataset(config)
     import_tensorflow(config.threads, world.local_rank)
 
-    from dist_mp.data.open import open_dataset
     from dist_mp.train.assemble import assemble, header
     from dist_mp.train.loop import Trainer
     from dist_mp.train.progress import ProgressDisplay, make_console, print_header, print_summary
 
-    dataset = open_dataset(config)
     parts = assemble(world, config, dataset)
     folder = make_run_folder(world, config)
     rank_logging(folder, world.rank)

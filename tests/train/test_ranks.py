@@ -130,7 +130,9 @@ def test_every_optimizer_stays_in_step() -> None:
         seen = set()
         for name in ("sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop", "adagrad"):
             config = settings(
-                precision="bf16", optimizer={"name": name}, train={"max_steps": 3, "check_weights_every": 1}
+                precision="bf16",
+                optimizer={"name": name, "weight_decay": 0.01},
+                train={"max_steps": 3, "check_weights_every": 1},
             )
             seen.add(train(world, config)[1].weights)
         assert len(seen) == 7
