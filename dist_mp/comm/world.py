@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ class World:
         """The module mpi4py.MPI, for the other modules of this package."""
         self.comm = (mpi.COMM_WORLD if comm is None else comm).Dup()
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
-        node_comm = self.comm.Split_type(mpi.COMM_TYPE_SHARED, key=self.rank)
+        node_comm: Any = self.comm.Split_type(mpi.COMM_TYPE_SHARED, key=self.rank)
         if ranks_per_node is not None:
             whole = node_comm
             node_comm = whole.Split(whole.Get_rank() // ranks_per_node, key=self.rank)
@@ -64,7 +64,8 @@ class World:
         order = sorted(set(leaders))
         self.node, self.num_nodes = order.index(leader), len(order)
         self.node_sizes = tuple(leaders.count(first) for first in order)
-        self.cross_comm = self.comm.Split(self.local_rank, key=self.node)
+        cross_comm: Any = self.comm.Split(self.local_rank, key=self.node)
+        self.cross_comm = cross_comm
         vendor, version = mpi.get_vendor()
         standard = ".".join(map(str, mpi.Get_version()))
         self.library = f"{vendor} {'.'.join(map(str, version))} (MPI {standard})"
@@ -137,7 +138,7 @@ class World:
             for comm in (self.cross_comm, self.node_comm, self.comm):
                 comm.Free()
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

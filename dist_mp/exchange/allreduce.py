@@ -1,0 +1,122 @@
+"""The mean of gradients over all ranks, bucket by bucket, by one of three algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dist_mp.codec.base import Codec
+from dist_mp.comm.transfer import MAX_BYTES
+from dist_mp.comm.world import World
+from dist_mp.errors import UserError
+from dist_mp.exchange.native import NativeMean
+from dist_mp.exchange.pieces import GATHER_BELOW, PiecesMean
+from dist_mp.exchange.plan import Bucket
+from dist_mp.exchange.shared import SharedMean
+from dist_mp.exchange.stats import ExchangeStats, Span, Stopwatch
+
+Algorithm = Literal["shared", "pieces", "native"]
+ALGORITHMS: tuple[Algorithm, ...] = ("shared", "pieces", "native")
+
+
+class MeanAlgorithm(Protocol):
+    """What every algorithm does."""
+
+    def mean(self, bucket: Bucket, sources: Sequence[NDArray[Any]], out: NDArray[np.float32]) -> None:
+        """Write the mean over the ranks of a bucket's gradients into `out`."""
+        ...
+
+    def close(self) -> None:
+        """Free what the algorithm holds."""
+        ...
+
+
+class Allreduce:
+    """Averages the gradients of a plan of buckets over all ranks.
+
+    The mean is the same bits on every rank and in every rerun. With `shared` and `pieces` the sum is FP32 in rank
+    order (within a node, then over the nodes), so it neither overflows nor vanishes in 16 bits; an infinity or NaN of
+    any rank makes the mean non-finite on all. With `native` MPI sums in the wire's type, in an order of its own.
+
+    All buffers are allocated here. One call runs at a time, and all ranks call in the same order.
+    """
+
+    stats: ExchangeStats
+    """Running totals of time and bytes on this rank."""
+
+    def __init__(
+        self,
+        world: World,
+        codec: Codec,
+        buckets: Sequence[Bucket],
+        algorithm: str = "shared",
+        *,
+        max_bytes: int = MAX_BYTES,
+        gather_below: int = GATHER_BELOW,
+        span: Span | None = None,
+    ) -> None:
+        """Allocate the buffers. Collective.
+
+        Args:
+            world: the ranks.
+            codec: what a number is on the wire.
+            buckets: the plan, the same on every rank.
+            algorithm: `shared` (shared memory within a node, pieces between nodes), `pieces` (one level) or `native`
+                (MPI_Allreduce).
+            max_bytes: longest transfer of one MPI call; longer ones go in parts, with the same result.
+            gather_below: wire bytes up to which a bucket is gathered whole instead of in pieces, to save a message
+                time; the result is the same.
+            span: gets every phase with its start and end, for a timeline.
+
+        Raises:
+            UserError: an unknown algorithm, or one that cannot carry this codec.
+        """
+        self.stats = ExchangeStats()
+        self._watch = Stopwatch(self.stats, span)
+        self._buckets = tuple(buckets)
+        longest = max((b.length for b in self._buckets), default=0)
+        self._algorithm: MeanAlgorithm
+        if algorithm == "shared":
+            self._algorithm = SharedMean(
+                world, codec, longest, self._watch, max_bytes=max_bytes, gather_below=gather_below
+            )
+        elif algorithm == "pieces":
+            self._algorithm = PiecesMean(
+                world, codec, longest, self._watch, max_bytes=max_bytes, gather_below=gather_below
+            )
+        elif algorithm == "native":
+            self._algorithm = NativeMean(world, codec, longest, self._watch, max_bytes=max_bytes)
+        else:
+            raise UserError(f"unknown exchange.algorithm {algorithm!r}: valid are {', '.join(ALGORITHMS)}")
+
+    def mean(self, index: int, sources: Sequence[NDArray[Any]], out: NDArray[np.float32]) -> None:
+        """Average bucket `index` over the ranks. Collective.
+
+        Args:
+            index: number of the bucket in the plan.
+            sources: this rank's gradients in the order of the bucket's slots, float32, float16 or bfloat16.
+            out: gets the mean, float32, as long as the bucket; 0 between the slots.
+        """
+        bucket = self._buckets[index]
+        if len(out) != bucket.length:
+            raise ValueError(f"bucket {index} has {bucket.length} numbers, the output {len(out)}")
+        self._watch.start()
+        self._algorithm.mean(bucket, sources, out)
+        self.stats.calls += 1
+
+    def close(self) -> None:
+        """Free shared memory and MPI's objects. Collective."""
+        self._algorithm.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:  # after a failure the other ranks may not come to a collective call any more
+            self.close()

@@ -1,0 +1,87 @@
+"""The exchange inside a graph: one host call a bucket, in a fixed order, while backward still runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from dist_mp.exchange.allreduce import Allreduce
+from dist_mp.exchange.pieces import aligned
+from dist_mp.exchange.plan import Bucket, Slot
+
+Gradient = Any
+"""A dense tensor, tf.IndexedSlices or None."""
+
+
+class GraphExchange:
+    """Averages a list of gradients over the ranks, as part of a graph.
+
+    Each bucket is one ``tf.numpy_function``, which hands TensorFlow's memory to the host and back without a copy. The
+    calls are chained, so that every rank issues the same collectives in the same order, and a call starts as soon as
+    its gradients are there, also while backward still computes others (with at least 2 inter-op threads; with 1 the
+    calls take their turn between TensorFlow's own operations).
+
+    The means lie in buffers of this object, and the next step overwrites them: use them within the step.
+    """
+
+    def __init__(self, plan: Sequence[Bucket], allreduce: Allreduce) -> None:
+        """Allocate the buffers of the means.
+
+        Args:
+            plan: the buckets that `allreduce` was made for.
+            allreduce: averages one bucket.
+        """
+        self._plan = tuple(plan)
+        self._allreduce = allreduce
+        self._means: list[NDArray[np.float32]] = [aligned(4 * b.length).view(np.float32) for b in self._plan]
+
+    def __call__(self, gradients: Sequence[Gradient]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Average over the ranks.
+
+        Args:
+            gradients: one for each variable in creation order, float32, float16 or bfloat16. None counts as zeros;
+                IndexedSlices are summed in FP32 into a dense gradient, whose size does not depend on the ranks.
+
+        Returns:
+            The FP32 means in creation order, and the same numbers as flat FP32 buckets with zeros between the slots.
+        """
+        means: dict[int, tf.Tensor] = {}
+        flats: list[tf.Tensor] = []
+        for number, bucket in enumerate(self._plan):
+            sources = [_dense(gradients[slot.index], slot) for slot in bucket.slots]
+            # The order of collectives is the same on all ranks: bucket k waits for bucket k - 1.
+            with tf.control_dependencies(flats[-1:]):
+                types = [tf.float32] * (1 + len(bucket.slots))
+                flat, *parts = tf.numpy_function(self._host_call(number), sources, types)
+            flat.set_shape([bucket.length])
+            flats.append(flat)
+            for slot, part in zip(bucket.slots, parts, strict=True):
+                part.set_shape(slot.shape)
+                means[slot.index] = part
+        return [means[index] for index in range(len(gradients))], flats
+
+    def _host_call(self, number: int) -> Callable[..., list[NDArray[np.float32]]]:
+        out = self._means[number]
+        # Views from here, since tf.slice copies what does not end at a multiple of 64 bytes.
+        slots = self._plan[number].slots
+        views = [out, *(out[s.offset : s.offset + s.numel].reshape(s.shape) for s in slots)]
+
+        @tf.autograph.experimental.do_not_convert
+        def average(*sources: NDArray[Any]) -> list[NDArray[np.float32]]:
+            self._allreduce.mean(number, [np.asarray(s) for s in sources], out)  # a scalar comes as a NumPy scalar
+            return views
+
+        return average
+
+
+def _dense(gradient: Gradient, slot: Slot) -> tf.Tensor:
+    if gradient is None:
+        return tf.zeros(slot.shape, tf.float32)
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.cast(gradient.values, tf.float32)
+        return tf.math.unsorted_segment_sum(values, gradient.indices, slot.shape[0])
+    return gradient

@@ -1,0 +1,119 @@
+"""The exchange as part of a tf.function, under a real mpirun."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dist_mp.codec.table import codec_by_name
+from dist_mp.comm.world import World
+from dist_mp.exchange.allreduce import Allreduce
+from dist_mp.exchange.graph import GraphExchange
+from dist_mp.exchange.plan import plan_buckets
+from tests.exchange.expected import mean_over_ranks
+
+PATHS = ["embedding", "kernel", "bias", "unused", "scalar"]
+SHAPES = [(50, 8), (40, 30), (30,), (5, 5), ()]
+
+
+def values_of(rank: int, number: int) -> np.ndarray:
+    """The gradient of a variable on a rank."""
+    rng = np.random.default_rng([rank, number])
+    return rng.standard_normal(SHAPES[number]).astype(np.float32)
+
+
+class Recorder:
+    """An Allreduce that writes down what it is given."""
+
+    def __init__(self, allreduce: Allreduce) -> None:
+        self.allreduce = allreduce
+        self.order: list[int] = []
+        self.sources: list[tuple[int, str]] = []
+        self.outputs: list[int] = []
+
+    def mean(self, index: int, sources: Any, out: Any) -> None:
+        """Average and remember."""
+        self.order.append(index)
+        self.sources += [(np.asarray(s).ctypes.data, s.dtype.name) for s in sources]
+        self.outputs.append(out.ctypes.data)
+        self.allreduce.mean(index, sources, out)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 4], timeout=120)
+def test_means_of_all_kinds_of_gradients() -> None:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    with World.open() as world:
+        for name, dtype in (("fp32", tf.float32), ("fp16", tf.float16), ("bf16", tf.bfloat16)):
+            codec = codec_by_name(name)
+            plan = plan_buckets(PATHS, SHAPES, 0.004, codec.block)
+            assert len(plan) > 2
+            with Allreduce(world, codec, plan) as allreduce:
+                check_graph(world, name, dtype, plan, allreduce)
+
+
+def check_graph(world: World, name: str, dtype: Any, plan: Any, allreduce: Allreduce) -> None:
+    """Dense, sparse, missing and scalar gradients, twice, in one graph."""
+    import tensorflow as tf
+
+    recorder = Recorder(allreduce)
+    exchange = GraphExchange(plan, recorder)  # type: ignore[arg-type]
+    indices = np.array([3, 3, 7, 49, 3], np.int32)
+
+    @tf.function
+    def step(factor: tf.Tensor, rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, scalar: tf.Tensor) -> Any:
+        sparse = tf.IndexedSlices(rows * factor, tf.constant(indices), SHAPES[0])
+        means, flats = exchange([sparse, kernel * factor, bias * factor, None, scalar * factor])
+        return [tf.identity(m) for m in means], [tf.identity(f) for f in flats]
+
+    for turn in range(2):
+        factor = tf.cast(2.0**turn, dtype)
+        own = [tf.cast(values_of(world.rank, n), dtype) for n in range(5)]
+        rows = tf.cast(values_of(world.rank, 0)[:5], dtype)
+        means, flats = step(factor, rows, own[1], own[2], own[4])
+        assert [tuple(m.shape) for m in means] == SHAPES and {m.dtype for m in means} == {tf.float32}
+        for number, mean in enumerate(means):
+            everyone = []
+            for rank in range(world.size):
+                value = np.array(tf.cast(values_of(rank, number), dtype), dtype=np.float32) * 2.0**turn
+                if number == 0:
+                    dense = np.zeros(SHAPES[0], np.float32)
+                    np.add.at(dense, indices, value[:5])  # FP32, as the rows come
+                    value = dense
+                if number == 3:
+                    value = np.zeros(SHAPES[3])
+                everyone.append(value.reshape(-1).astype(np.float32))
+            want = mean_over_ranks(name, everyone, [world.size])
+            np.testing.assert_array_equal(mean.numpy().reshape(-1), want, err_msg=f"{name} {PATHS[number]}")
+        for bucket, flat in zip(plan, flats, strict=True):
+            content = flat.numpy()
+            assert content.shape == (bucket.length,)
+            for slot in bucket.slots:
+                part = content[slot.offset : slot.offset + slot.numel]
+                np.testing.assert_array_equal(part, means[slot.index].numpy().reshape(-1))
+                content[slot.offset : slot.offset + slot.numel] = 0
+            assert not content.any()
+    # The collectives come in the order of the plan, and the gradients in their own type.
+    assert recorder.order == list(range(len(plan))) * 2
+    assert {d for _, d in recorder.sources} - {"float32"} == ({dtype.name} - {"float32"})
+    assert len(set(recorder.outputs)) == len(plan) and all(address % 64 == 0 for address in recorder.outputs)
+
+
+@pytest.mark.mpi(ranks=[1, 2], timeout=60)
+def test_memory_goes_in_and_out_without_a_copy() -> None:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    with World.open() as world:
+        plan = plan_buckets(["w"], [(1000,)], 1.0)
+        with Allreduce(world, codec_by_name("fp16"), plan) as allreduce:
+            recorder = Recorder(allreduce)
+            exchange = GraphExchange(plan, recorder)  # type: ignore[arg-type]
+            gradient = tf.constant(values_of(world.rank, 1).reshape(-1)[:1000], tf.float16)
+            means, flats = tf.function(lambda g: exchange([g]))(gradient)
+            assert recorder.sources[0][0] == gradient.__array__().ctypes.data
+            assert recorder.outputs[0] == flats[0].__array__().ctypes.data == means[0].__array__().ctypes.data
