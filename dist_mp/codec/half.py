@@ -45,7 +45,7 @@ def reduce_two(
 def reduce_many(
     addresses: NDArray[np.uint64], weights: NDArray[np.float32], out: NDArray[Any], scratch: NDArray[np.float32]
 ) -> None:
-    """Weighted sum of the arrays at `addresses`, of the type and length of `out`, in FP32 and in order, rounded once."""
+    """Weighted sum of the arrays at `addresses`, like `out` in type and length, in FP32 and in order, rounded once."""
     like = out.dtype.type(0)
     for start in range(0, out.size, CHUNK):
         part = out[start : start + CHUNK]
@@ -66,6 +66,23 @@ def _set_to_product(total: NDArray[np.float32], address: np.uint64, weight: np.f
 def _add_product(total: NDArray[np.float32], address: np.uint64, weight: np.float32, like: Any) -> None:
     for i in range(total.size):
         total[i] += widen(element(address, i, like)) * weight
+
+
+@njit(nogil=True, cache=True)
+def add_into(values: NDArray[Any], total: NDArray[Any]) -> None:
+    """Add arrays of one type: in FP32, each sum rounded to the type."""
+    like = total.dtype.type(0)
+    for i in range(total.size):
+        total[i] = narrow(widen(total[i]) + widen(values[i]), like)
+
+
+@njit(nogil=True, cache=True)
+def largest_half(codes: NDArray[np.uint16]) -> float:
+    """The largest magnitude of float16 numbers; infinity if any of them is not finite."""
+    largest = 0
+    for i in range(codes.size):
+        largest = max(largest, codes[i] & 0x7FFF)
+    return np.inf if largest >= 0x7C00 else widen(np.uint16(largest))
 
 
 class FloatCodec(Codec):
