@@ -83,3 +83,44 @@ def element(typing: Any, address: types.Type, index: types.Type, like: types.Typ
         return builder.load(builder.gep(pointer, [args[1]]))
 
     return like(types.uint64, types.intp, like), generate
+
+
+@intrinsic
+def bits_of(typing: Any, x: types.Type) -> tuple[Any, Callable[..., Any]]:
+    """The bits of a float32 number as uint32."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(32))
+
+    return types.uint32(types.float32), generate
+
+
+@intrinsic
+def of_bits(typing: Any, bits: types.Type) -> tuple[Any, Callable[..., Any]]:
+    """The float32 number of these bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.uint32), generate
+
+
+@intrinsic
+def load_float32(typing: Any, address: types.Type) -> tuple[Any, Callable[..., Any]]:
+    """The float32 number at an address of any alignment."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(builder.inttoptr(args[0], ir.FloatType().as_pointer()), align=1)
+
+    return types.float32(types.uint64), generate
+
+
+@intrinsic
+def store_float32(typing: Any, address: types.Type, x: types.Type) -> tuple[Any, Callable[..., Any]]:
+    """Write a float32 number to an address of any alignment."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[1], builder.inttoptr(args[0], ir.FloatType().as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.float32), generate

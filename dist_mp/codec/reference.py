@@ -10,6 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dist_mp.codec.base import Codec, Wire
+from dist_mp.codec.block import DEFAULT_BLOCK, WHOLE_BLOCK
+from dist_mp.codec.book import CodeBook
+from dist_mp.codec.dettmers import ZERO_BELOW, dynamic_tree, linear, mantissa, static_tree
+from dist_mp.codec.dynamic_map import dynamic_uniform
+from dist_mp.codec.fp8 import fp8_e4m3, fp8_e5m2
 
 
 class ReferenceFloat(Codec):
@@ -50,10 +55,119 @@ def weighted_sum(codec: Codec, wires: Sequence[Wire], weights: Sequence[float], 
     return total
 
 
-def reference_codecs() -> dict[str, Codec]:
+class ReferenceBlock(Codec):
+    """An 8-bit code book with one FP32 scale for each block: scale, codes, scale, codes, ...
+
+    A number x has the code of the magnitude nearest to ``|x| / scale``, a float32 quotient; halfway it is the larger
+    one. If a number of the block is not finite, its scale is NaN and its codes are 0.
+    """
+
+    def __init__(self, name: str, book: CodeBook, block: int) -> None:
+        """Name the codec, its book and the numbers that share a scale; 0: all numbers of a call."""
+        self.name, self.book = name, book
+        self.block, self.whole = block or WHOLE_BLOCK, block == 0
+
+    def wire_bytes(self, n: int) -> int:
+        """Bytes on the wire for n numbers."""
+        return n + 4 * -(-n // self.block)
+
+    def scale(self, values: NDArray[np.float32]) -> np.float32:
+        """The largest magnitude, but at least 2**-126."""
+        if not np.isfinite(values).all():
+            return np.float32(np.nan)
+        return max(np.float32(2.0**-126), np.abs(values).max(initial=np.float32(0)))
+
+    def codes(self, x: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """The nearest codes of scaled numbers."""
+        magnitude = np.abs(x).astype(np.float64)
+        book = self.book.magnitudes.astype(np.float64)
+        if self.book.top is not None:
+            book = np.append(book, self.book.top)
+        # The last of equally near ones: argmin finds the first, so turn the book around.
+        code = len(book) - 1 - np.abs(magnitude[:, None] - book[::-1]).argmin(axis=1)
+        if self.book.top is None:
+            return (code + 128 * np.signbit(x)).astype(np.uint8)
+        # No code has the top's magnitude and a minus, and zero has no sign; 128 is the top.
+        negative = np.signbit(x) & (code > 0)
+        return np.where(negative, np.minimum(code, 127) + 128, code).astype(np.uint8)
+
+    def magnitudes(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """What codes stand for, with their sign."""
+        book = np.pad(self.book.magnitudes, (0, 128 - len(self.book.magnitudes)), mode="edge")
+        signed = np.concatenate([book, -book])
+        if self.book.top is not None:
+            signed[128] = self.book.top
+        return signed[codes]
+
+    def encode(self, values: NDArray[Any], wire: Wire) -> None:
+        """Write scale and codes of each block."""
+        x = values.astype(np.float32)
+        for start in range(0, len(x), self.block):
+            part = x[start : start + self.block]
+            scale = self.scale(x if self.whole else part)
+            out = wire[self.wire_bytes(start) :][: 4 + len(part)]
+            out[:4] = np.array([scale], np.float32).view(np.uint8)
+            out[4:] = 0 if np.isnan(scale) else self.codes(part / scale)
+
+    def decode(self, wire: Wire, out: NDArray[np.float32], scale: float = 1.0) -> None:
+        """Multiply what each code stands for by its block's scale times `scale`."""
+        for start in range(0, len(out), self.block):
+            part = out[start : start + self.block]
+            block = wire[self.wire_bytes(start) :][: 4 + len(part)]
+            part[:] = self.magnitudes(block[4:]) * (block[:4].copy().view(np.float32) * np.float32(scale))
+
+    def reduce(self, wires: Sequence[Wire], weights: Sequence[float], out: Wire, scratch: NDArray[np.float32]) -> None:
+        """Sum in FP32 in the order of the wires, then encode."""
+        self.encode(weighted_sum(self, wires, weights, len(scratch)), out)
+
+
+class ReferenceTree(ReferenceBlock):
+    """The dynamic tree turns what is below 1.5e-6 of the maximum into zero."""
+
+    def codes(self, x: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """The nearest codes of scaled numbers."""
+        return np.where(np.abs(x).astype(np.float64) < ZERO_BELOW, 128 * np.signbit(x), super().codes(x)).astype(
+            np.uint8
+        )
+
+
+class ReferenceFP8(ReferenceBlock):
+    """An 8-bit float. ml_dtypes rounds to nearest, ties to even; the scale is the smallest power of two that fits."""
+
+    def __init__(self, name: str, book: CodeBook, block: int, dtype: Any) -> None:
+        """Name the codec, its book, the numbers that share a scale, and the type of a code."""
+        super().__init__(name, book, block)
+        self.dtype = dtype
+
+    def scale(self, values: NDArray[np.float32]) -> np.float32:
+        """The smallest power of two, from 2**-126, by which all numbers are within the type's largest."""
+        largest = float(super().scale(values))
+        if np.isnan(largest):
+            return np.float32(np.nan)
+        power = int(np.ceil(np.log2(largest / float(ml_dtypes.finfo(self.dtype).max))))
+        return np.float32(2.0 ** max(power, -126))
+
+    def codes(self, x: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """The bytes of the type."""
+        return x.astype(self.dtype).view(np.uint8)
+
+    def magnitudes(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """What the bytes stand for."""
+        return codes.view(self.dtype).astype(np.float32)
+
+
+def reference_codecs(block: int = DEFAULT_BLOCK) -> dict[str, Codec]:
     """The reference of every codec, by name."""
-    return {
-        "fp32": ReferenceFloat("fp32", np.float32),
-        "fp16": ReferenceFloat("fp16", np.float16),
-        "bf16": ReferenceFloat("bf16", ml_dtypes.bfloat16),
-    }
+    codecs: list[Codec] = [
+        ReferenceFloat("fp32", np.float32),
+        ReferenceFloat("fp16", np.float16),
+        ReferenceFloat("bf16", ml_dtypes.bfloat16),
+        ReferenceFP8("fp8_e4m3", fp8_e4m3(), block, ml_dtypes.float8_e4m3fn),
+        ReferenceFP8("fp8_e5m2", fp8_e5m2(), block, ml_dtypes.float8_e5m2),
+        ReferenceTree("dynamic_tree", dynamic_tree(), block),
+        ReferenceBlock("dynamic_uniform", dynamic_uniform(), block),
+        ReferenceBlock("linear", linear(), block),
+        ReferenceBlock("static_tree", static_tree(), block),
+        ReferenceBlock("mantissa", mantissa(), block),
+    ]
+    return {codec.name: codec for codec in codecs}

@@ -12,6 +12,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedIOBase
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
@@ -110,7 +111,7 @@ class _Whole:
     tarfile itself takes the end of a stream for the end of the archive.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: BufferedIOBase) -> None:
         self._file = file
         self._tail = b""
 
