@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 State = list[tf.Tensor]
-"""Recurrent state carried from one window to the next: for each LSTM layer h [B, N] in the compute type and c [B, N] FP32."""
+"""Recurrent state between windows: for each LSTM layer h [B, N] in the compute type and c [B, N] in FP32."""
 
 
 class Task(ABC):

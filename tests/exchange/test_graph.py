@@ -109,11 +109,11 @@ def test_memory_goes_in_and_out_without_a_copy() -> None:
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     with World.open() as world:
-        plan = plan_buckets(["w", "b"], [(960,), (5,)], 1.0)
+        plan = plan_buckets(["w"], [(960,)], 1.0)
         with Allreduce(world, codec_by_name("fp16"), plan) as allreduce:
             recorder = Recorder(allreduce)
             exchange = GraphExchange(plan, recorder)  # type: ignore[arg-type]
-            gradient = tf.constant(values_of(world.rank, 1).reshape(-1)[:960], tf.float16)
-            means, flats = tf.function(lambda g: exchange([g, g[:5]]))(gradient)
+            gradient = tf.constant(np.arange(960) + world.rank, tf.float16)
+            means, flats = tf.function(lambda g: exchange([g]))(gradient)
             assert recorder.sources[0][0] == gradient.__array__().ctypes.data
             assert recorder.outputs[0] == flats[0].__array__().ctypes.data == means[0].__array__().ctypes.data
