@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dist_mp.comm.watchdog import Watchdog
 from dist_mp.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,6 +73,8 @@ class World:
         self.library = f"{vendor} {'.'.join(map(str, version))} (MPI {standard})"
         self.aborts_on_exception = False
         """Set by :func:`dist_mp.comm.abort.abort_on_exception`."""
+        self.watchdog = Watchdog(self.rank, self.abort)
+        """Every collective call runs inside ``with world.watchdog(name)``; see :meth:`watch`."""
         self._control: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
         self._closed = False
 
@@ -100,17 +104,25 @@ class World:
             raise UserError("this MPI library gives no thread support (MPI_THREAD_SERIALIZED): use a build that has it")
         return cls(MPI, ranks_per_node)
 
+    def watch(self, limit: float) -> None:
+        """From now on, end the job where a rank waits longer than `limit` seconds in a collective call; 0 for never."""
+        if limit > 0:
+            self.watchdog.start(self.comm.Dup(), limit, asks=self.mpi.Query_thread() == self.mpi.THREAD_MULTIPLE)
+
     def barrier(self) -> None:
         """Wait for all ranks."""
-        self.comm.Barrier()
+        with self.watchdog("a barrier"):
+            self.comm.Barrier()
 
     def broadcast(self, obj: Any, root: int = 0) -> Any:
         """The root's object, on every rank (pickled)."""
-        return self.comm.bcast(obj, root=root)
+        with self.watchdog(f"the broadcast from rank {root}"):
+            return self.comm.bcast(obj, root=root)
 
     def allgather(self, obj: Any) -> list[Any]:
         """Every rank's object, in rank order (pickled)."""
-        return self.comm.allgather(obj)
+        with self.watchdog("a gathering of objects"):
+            return self.comm.allgather(obj)
 
     def agree(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Every rank's control word, float64 [size, k], from this rank's `values`, float64 [k].
@@ -122,19 +134,24 @@ class World:
             self._control[k] = np.empty(k), np.empty((self.size, k))
         word, words = self._control[k]
         word[:] = values
-        self.comm.Allgather(word, words)
+        with self.watchdog("the agreement on the next step"):
+            self.comm.Allgather(word, words)
         return words
 
     def abort(self, code: int) -> None:
         """End all ranks at once; mpirun exits with `code`. Does not return."""
         sys.stdout.flush()
         sys.stderr.flush()
+        # mpirun at times drops what a rank wrote right before it aborts.
+        time.sleep(0.3)
         self.comm.Abort(code)
 
     def close(self) -> None:
         """Free the communicators. A second call does nothing."""
         if not self._closed:
             self._closed = True
+            self.watchdog.stop()
+            self.watchdog.free()
             for comm in (self.cross_comm, self.node_comm, self.comm):
                 comm.Free()
 
@@ -144,6 +161,7 @@ class World:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.watchdog.stop()
         if error is None:
             self.close()
         elif isinstance(error, SystemExit) and error.code not in (None, 0) and self.aborts_on_exception:

@@ -77,21 +77,23 @@ class Allreduce:
         """
         self.stats = ExchangeStats()
         self._watch = Stopwatch(self.stats, span)
+        self._watchdog = world.watchdog
         self._buckets = tuple(buckets)
+        self._names = [f"the exchange of bucket {i + 1} of {len(buckets)}" for i in range(len(buckets))]
         longest = max((b.length for b in self._buckets), default=0)
-        self._algorithm: MeanAlgorithm
+        with self._watchdog("the allocation of the exchange"):
+            self._algorithm = self._make(algorithm, world, codec, longest, max_bytes, gather_below)
+
+    def _make(
+        self, algorithm: str, world: World, codec: Codec, longest: int, max_bytes: int, gather_below: int
+    ) -> MeanAlgorithm:
         if algorithm == "shared":
-            self._algorithm = SharedMean(
-                world, codec, longest, self._watch, max_bytes=max_bytes, gather_below=gather_below
-            )
-        elif algorithm == "pieces":
-            self._algorithm = PiecesMean(
-                world, codec, longest, self._watch, max_bytes=max_bytes, gather_below=gather_below
-            )
-        elif algorithm == "native":
-            self._algorithm = NativeMean(world, codec, longest, self._watch, max_bytes=max_bytes)
-        else:
-            raise UserError(f"unknown exchange.algorithm {algorithm!r}: valid are {', '.join(ALGORITHMS)}")
+            return SharedMean(world, codec, longest, self._watch, max_bytes=max_bytes, gather_below=gather_below)
+        if algorithm == "pieces":
+            return PiecesMean(world, codec, longest, self._watch, max_bytes=max_bytes, gather_below=gather_below)
+        if algorithm == "native":
+            return NativeMean(world, codec, longest, self._watch, max_bytes=max_bytes)
+        raise UserError(f"unknown exchange.algorithm {algorithm!r}: valid are {', '.join(ALGORITHMS)}")
 
     def mean(self, index: int, sources: Sequence[NDArray[Any]], out: NDArray[np.float32]) -> None:
         """Average bucket `index` over the ranks. Collective.
@@ -104,13 +106,15 @@ class Allreduce:
         bucket = self._buckets[index]
         if len(out) != bucket.length:
             raise ValueError(f"bucket {index} has {bucket.length} numbers, the output {len(out)}")
-        self._watch.start()
-        self._algorithm.mean(bucket, sources, out)
+        with self._watchdog(self._names[index]):
+            self._watch.start()
+            self._algorithm.mean(bucket, sources, out)
         self.stats.calls += 1
 
     def close(self) -> None:
         """Free shared memory and MPI's objects. Collective."""
-        self._algorithm.close()
+        with self._watchdog("the release of the exchange"):
+            self._algorithm.close()
 
     def __enter__(self) -> Self:
         return self
