@@ -1,0 +1,113 @@
+"""``dist-mp bench``: measurements beside a peer or a floor, in turn, as medians and ratios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dist_mp.cli.config import print_help
+
+RanksOption = Annotated[int, typer.Option("-n", "--ranks", min=1, help="Number of ranks.")]
+RoundsOption = Annotated[int, typer.Option(min=1, help="Rounds; peers take turns in each.")]
+PeersOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder with environments of peers (DIR/horovod/bin/python).")
+]
+OutOption = Annotated[Path | None, typer.Option(metavar="PATH", help="Where the result goes as JSON.")]
+
+
+def make_app() -> typer.Typer:
+    """The commands below ``dist-mp bench``."""
+    app = typer.Typer(help="Measure speed and memory beside peers and floors.", rich_markup_mode=None)
+    app.callback(invoke_without_command=True)(print_help)
+    app.command("allreduce", short_help="The mean of a gradient over the ranks.")(allreduce)
+    app.command("step", short_help="What the exchange adds to a training step.")(step)
+    return app
+
+
+def allreduce(
+    ranks: RanksOption = 2,
+    sizes: Annotated[str, typer.Option(help="Numbers of the gradients, for example 65536,8388608 or 2^20.")] = "",
+    codecs: Annotated[str, typer.Option(help="Names of codecs with commas between (default: all).")] = "",
+    algorithms: Annotated[str, typer.Option(help="Names of algorithms with commas between.")] = "shared,pieces,native",
+    rounds: RoundsOption = 3,
+    seconds: Annotated[float, typer.Option(help="Time for each method and size in a round (s).")] = 0.3,
+    ranks_per_node: Annotated[int | None, typer.Option(min=1, help="Pretend that nodes have so many ranks.")] = None,
+    hostfile: Annotated[str | None, typer.Option(help="Hosts and slots, in mpirun's own format.")] = None,
+    peers: PeersOption = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for the result as JSON and plot.")] = None,
+) -> None:
+    """Measure the mean of a gradient over the ranks: every codec and algorithm, MPI_Allreduce, Horovod, and the floor.
+
+    Starts its own ranks; under mpirun it measures on the ranks that are there.
+    """
+    from dist_mp.experiments.bench_allreduce import SIZES, Bench, run_bench
+
+    bench = Bench(
+        ranks=ranks,
+        sizes=tuple(map(_number, names(sizes))) or SIZES,
+        codecs=names(codecs),
+        algorithms=names(algorithms),  # type: ignore[arg-type]
+        rounds=rounds,
+        seconds=seconds,
+        ranks_per_node=ranks_per_node,
+        hostfile=hostfile,
+        peers=peers,
+        out=out,
+    )
+    raise typer.Exit(run_bench(bench))
+
+
+def step(
+    ranks: RanksOption = 2,
+    precisions: Annotated[str, typer.Option(help="fp32, bf16, fp16, with commas between.")] = "fp32,bf16",
+    layers: Annotated[int, typer.Option(min=1, help="L, LSTM layers.")] = 2,
+    rows: Annotated[int, typer.Option(min=1, help="B, rows a rank.")] = 64,
+    units: Annotated[int, typer.Option(min=1, help="N, cells a layer.")] = 512,
+    length: Annotated[int, typer.Option(min=1, help="T, time steps.")] = 35,
+    vocabulary: Annotated[int, typer.Option(min=2, help="V, words.")] = 10_000,
+    codec: Annotated[str, typer.Option(help="What a number is on the wire (auto: the precision's type).")] = "auto",
+    algorithm: Annotated[str, typer.Option(help="shared, pieces or native.")] = "shared",
+    bucket_mib: Annotated[float, typer.Option(help="Size of a bucket, counted in FP32 (MiB).")] = 8.0,
+    steps: Annotated[int, typer.Option(min=1, help="Pairs of steps in a round, with and without.")] = 8,
+    rounds: RoundsOption = 2,
+    peers: PeersOption = None,
+    out: OutOption = None,
+) -> None:
+    """Measure a training step of the word language model with and without the exchange, and Horovod's with Keras."""
+    from dist_mp.experiments.bench_step import Bench, run_bench
+    from dist_mp.experiments.rounds import JobFailedError
+
+    bench = Bench(
+        ranks=ranks,
+        precisions=names(precisions),
+        layers=layers,
+        rows=rows,
+        units=units,
+        length=length,
+        vocabulary=vocabulary,
+        codec=codec,
+        algorithm=algorithm,
+        bucket_mib=bucket_mib,
+        steps=steps,
+        rounds=rounds,
+        peers=peers,
+        out=out,
+    )
+    try:
+        run_bench(bench)
+    except JobFailedError as error:
+        raise typer.Exit(error.status) from error
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The words of a list with commas between."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _number(text: str) -> int:
+    base, power, exponent = text.partition("^")
+    if not base.isdigit() or (power and not exponent.isdigit()) or len(exponent) > 2:
+        raise typer.BadParameter(f"{text!r} is not a number such as 65536 or 2^16", param_hint="'--sizes'")
+    return int(base) ** int(exponent) if power else int(base)
