@@ -36,20 +36,9 @@ class NativeSum:
         """
         self._mpi, self._comm, self._max_bytes = world.mpi, world.comm, max_bytes
         self._half_type = getattr(world.mpi, "FLOAT16_T", world.mpi.DATATYPE_NULL)
-        self.half_is_native = all(world.allgather(self._library_sums_half()))
+        self.half_is_native = all(world.allgather(library_sums_half(world)))
         self._half_op = self._operation(add_half, np.uint16)
         self._bfloat16_op = self._operation(add_bfloat16, np.int16)
-
-    def _library_sums_half(self) -> bool:
-        mpi = self._mpi
-        if self._half_type == mpi.DATATYPE_NULL:
-            return False
-        term, total = np.full(4, 1.5, np.float16), np.full(4, 2.25, np.float16)
-        try:
-            mpi.SUM.Reduce_local([term, self._half_type], [total, self._half_type])
-        except mpi.Exception:
-            return False
-        return bool((total == 3.75).all())
 
     def _operation(self, add: AddInto, dtype: Any) -> Any:
         def combine(source: Any, target: Any, datatype: Any) -> None:
@@ -89,3 +78,35 @@ class NativeSum:
         """Free the operations."""
         self._half_op.Free()
         self._bfloat16_op.Free()
+
+
+def library_sums_half(world: World) -> bool:
+    """Whether this rank's library sums float16 itself, as MPI.FLOAT16_T."""
+    mpi = world.mpi
+    kind = getattr(mpi, "FLOAT16_T", mpi.DATATYPE_NULL)
+    if kind == mpi.DATATYPE_NULL:
+        return False
+    term, total = np.full(4, 1.5, np.float16), np.full(4, 2.25, np.float16)
+    try:
+        mpi.SUM.Reduce_local([term, kind], [total, kind])
+    except mpi.Exception:
+        return False
+    return bool((total == 3.75).all())
+
+
+def plain_mean(world: World, dtype: Any) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
+    """The mean over the ranks as most programs write it: cast by NumPy, MPI_Allreduce, cast back, divide.
+
+    The yardstick of ``dist-mp bench allreduce``. `dtype` is float32, or float16 where
+    :func:`library_sums_half`.
+    """
+    mpi, comm = world.mpi, world.comm
+    kind = mpi.FLOAT if np.dtype(dtype) == np.float32 else mpi.FLOAT16_T
+
+    def mean(gradient: NDArray[np.float32]) -> NDArray[np.float32]:
+        send = gradient.astype(dtype)
+        total = np.empty_like(send)
+        comm.Allreduce([send, kind], [total, kind], op=mpi.SUM)
+        return total.astype(np.float32) / np.float32(world.size)
+
+    return mean

