@@ -56,16 +56,9 @@ class LossScaleConfig(Section):
         return self
 
 
-class CampaignData(Section):
-    """Generated disruption campaigns: tokamak shots with 0D signals and 1D profiles."""
+class ShotWindows(Section):
+    """How tokamak shots become training windows, and what counts as an alarm in time."""
 
-    kind: Literal["campaign"] = "campaign"
-    shots: PositiveInt = Field(320, description="shots in the campaign, all splits together")
-    seed: NonNegativeInt = Field(7, description="seed of the generator; the same seed gives the same shots")
-    disruptive_fraction: float = Field(0.4, gt=0.0, lt=1.0, description="share of shots that disrupt")
-    min_steps: PositiveInt = Field(200, description="shortest shot (time steps)")
-    max_steps: PositiveInt = Field(600, description="longest shot (time steps)")
-    profile_points: PositiveInt = Field(64, description="points of a 1D profile")
     length: PositiveInt = Field(64, description="time steps of a training window (steps)")
     warning_steps: PositiveInt = Field(
         100, description="the target is positive in this many last steps of a disruptive shot (steps)"
@@ -74,13 +67,57 @@ class CampaignData(Section):
         10, description="an alarm later than this before the disruption is too late (steps)"
     )
     ignore_steps: NonNegativeInt = Field(30, description="first steps of a shot that evaluation ignores (steps)")
+    seed: NonNegativeInt = Field(7, description="seed of the split into training and held-out shots")
     validation_fraction: float = Field(0.25, gt=0.0, lt=1.0, description="share of shots held out")
+    normaliser: Literal["mean_var", "var", "min_max", "averaged"] = Field(
+        "mean_var",
+        description="scale of the signals, fitted on training shots: var: median deviation within a shot; mean_var: "
+        "and mean 0; min_max: range [0, 1]; averaged: mean_var, then a causal average",
+    )
+    average_steps: PositiveInt = Field(10, description="steps that the averaged normaliser looks back over (steps)")
+
+
+class CampaignData(ShotWindows):
+    """Generated disruption campaigns: tokamak shots with 0D signals and 1D profiles."""
+
+    kind: Literal["campaign"] = "campaign"
+    shots: PositiveInt = Field(320, description="shots in the campaign, all splits together")
+    seed: NonNegativeInt = Field(
+        7, description="seed of the generator and of the split; the same seed gives the same shots"
+    )
+    disruptive_fraction: float = Field(0.4, gt=0.0, lt=1.0, description="share of shots that disrupt")
+    min_steps: PositiveInt = Field(200, description="shortest shot (time steps)")
+    max_steps: PositiveInt = Field(600, description="longest shot (time steps)")
+    profile_points: PositiveInt = Field(64, description="points of a 1D profile")
 
     @model_validator(mode="after")
     def _ordered(self) -> CampaignData:
         if self.min_steps > self.max_steps:
             raise ValueError(f"min_steps must not exceed max_steps, got {self.min_steps} > {self.max_steps}")
         return self
+
+
+class ShotsData(ShotWindows):
+    """Recorded tokamak shots that `dist-mp data prepare` has read; the defaults are those of FRNN at 1 ms a step."""
+
+    kind: Literal["shots"] = "shots"
+    path: str = Field("", description="folder of prepared shots")
+    length: PositiveInt = Field(128, description="time steps of a training window (steps)")
+    warning_steps: PositiveInt = Field(
+        1024, description="the target is positive in this many last steps of a disruptive shot (steps)"
+    )
+    deadline_steps: NonNegativeInt = Field(
+        30, description="an alarm later than this before the disruption is too late (steps)"
+    )
+    ignore_steps: NonNegativeInt = Field(100, description="first steps of a shot that evaluation ignores (steps)")
+    train_list: str = Field(
+        "", description="file that names the shots to train on, a number a line (empty: split by fractions)"
+    )
+    valid_list: str = Field("", description="file of held-out shots (empty: validation_fraction of the training shots)")
+    test_list: str = Field("", description="file of test shots (empty: test_fraction of all shots)")
+    test_fraction: float = Field(
+        0.0, ge=0.0, lt=1.0, description="share of shots set aside for the test; only where there are no lists"
+    )
 
 
 class TextData(Section):
@@ -106,6 +143,9 @@ class LanguageModel(Section):
     layers: PositiveInt = Field(2, description="LSTM layers")
     units: PositiveInt = Field(200, description="LSTM cells a layer, and the width of the embedding")
     dropout: Rate = Field(0.0, description="dropout on the input of each LSTM layer and on the output")
+    recompute: bool = Field(
+        False, description="compute gates again in the backward pass: half the memory of activations, more time"
+    )
     init_scale: PositiveFloat = Field(0.05, description="weights start uniform in [-init_scale, init_scale]")
 
 
@@ -122,6 +162,9 @@ class DisruptionModel(Section):
         32, description="width of the dense layers over the profiles (the last has a quarter of it)"
     )
     dropout: Rate = Field(0.0, description="dropout on the input of each LSTM layer and on the output")
+    recompute: bool = Field(
+        False, description="compute gates again in the backward pass: half the memory of activations, more time"
+    )
     target: Literal["hinge", "maxhinge", "binary", "ttd"] = Field("hinge", description="what the output is trained on")
 
 
@@ -131,7 +174,7 @@ class OptimizerConfig(Section):
     name: Literal["sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop", "adagrad"] = Field(
         "sgd", description="update rule"
     )
-    momentum: Rate = Field(0.9, description="for momentum, nesterov and rmsprop (rmsprop: 0 unless given)")
+    momentum: Rate | None = Field(None, description="for momentum, nesterov and rmsprop (null: 0.9, rmsprop 0)")
     beta_1: Rate = Field(0.9, description="adam, adamw: decay of the first moment")
     beta_2: Rate = Field(0.999, description="adam, adamw: decay of the second moment")
     rho: Rate = Field(0.9, description="rmsprop: decay of the mean square")
@@ -217,7 +260,7 @@ class Config(Section):
     threads: PositiveInt = Field(1, description="compute threads a rank")
     run_folder: str = Field("runs", description="run folders are made in here")
     loss_scale: LossScaleConfig = Field(default_factory=LossScaleConfig)
-    data: CampaignData | TextData = Field(default_factory=CampaignData, discriminator="kind")
+    data: CampaignData | ShotsData | TextData = Field(default_factory=CampaignData, discriminator="kind")
     model: LanguageModel | DisruptionModel = Field(default_factory=DisruptionModel, discriminator="kind")
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
@@ -226,7 +269,8 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _data_fits_model(self) -> Config:
-        needs = {"language": "text", "disruption": "campaign"}[self.model.kind]
-        if self.data.kind != needs:
+        fitting = {"language": ["text"], "disruption": ["campaign", "shots"]}[self.model.kind]
+        if self.data.kind not in fitting:
+            needs = " or ".join(fitting)
             raise ValueError(f"model.kind {self.model.kind} needs data.kind {needs}, got {self.data.kind}")
         return self

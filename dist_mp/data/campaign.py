@@ -102,6 +102,7 @@ class Campaign:
         u = np.random.default_rng([settings.seed, 0]).random(settings.shots)
         span = settings.max_steps - settings.min_steps + 1
         self.lengths = settings.min_steps + np.floor(u * span).astype(np.int64)
+        self.numbers = np.arange(settings.shots)
         # Spread evenly over the numbers: the class of shot i does not depend on how many shots there are.
         share = np.floor(np.arange(settings.shots + 1) * settings.disruptive_fraction + 0.5)
         self.disruptive = np.diff(share) > 0
@@ -116,6 +117,9 @@ class Campaign:
         scalars, profiles = _signals(rng, effects, steps, self.profile_points)
         missing = _damage(rng, scalars, profiles)
         return Shot(index, disruptive, scalars, profiles, missing)
+
+    def statistics(self, index: int) -> None:
+        """Nothing is known of a shot before it is made."""
 
     def _events(self, rng: np.random.Generator, steps: int, disruptive: bool) -> list[Event]:
         """Harmless excursions anywhere, one towards the end of most clean shots, and the precursor of a disruption."""

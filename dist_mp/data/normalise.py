@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dist_mp.data.shot import Shot
+from dist_mp.data.statistics import PooledStatistics, ShotStatistics
 
 CLIP = 100.0
+KINDS = ("mean_var", "var", "min_max", "averaged")
 
 
 @dataclass(frozen=True)
 class Normaliser:
     """x -> (x - mean) / scale, clipped to +-100. F features a step: scalars, then the points of the profiles.
 
-    The scale is that of FRNN's 'var' normaliser: the median over training shots of a signal's standard deviation
-    within a shot, which a few wild shots do not move. Three things differ from FRNN. The mean over all training steps
-    is subtracted, because 16-bit activations resolve values near 0 best. The scale is at least a tenth of the
-    standard deviation over all training steps, so that a signal that is quiet in most shots does not explode in the
-    others. And q95 is treated like every other signal. A profile has one mean and one scale for all its points, which
-    keeps its shape; a signal that is missing in a shot is left out of the fit there and becomes 0, its mean.
+    The kinds are those of FRNN (`normalize.py` of plasma-python):
+
+    var: the scale is the median over training shots of a signal's standard deviation within a shot, which a few wild
+    shots do not move; nothing is subtracted. mean_var: the same scale, and the mean over all training steps is
+    subtracted, because 16-bit activations resolve values near 0 best. min_max: the range of the training shots becomes
+    [0, 1]. averaged: mean_var, then a causal average over the last few steps, with weights that fall exponentially.
+
+    Two things differ from FRNN. The scale is at least a tenth of the standard deviation over all training steps, so
+    that a signal that is quiet in most shots does not explode in the others. And q95 is treated like every other
+    signal. A profile has one mean and one scale for all its points, which keeps its shape; a signal that is missing in
+    a shot is left out of the fit there and becomes 0, its mean (0 of the scaled range in min_max).
     """
 
     mean: NDArray[np.float32]
@@ -31,44 +38,68 @@ class Normaliser:
     """[F], positive"""
     widths: NDArray[np.int64]
     """[S + P], features of each signal: 1 for a scalar, X for a profile; their sum is F."""
+    average_steps: int = 1
+    """Steps that each value is averaged over, itself and those before it."""
 
     @classmethod
-    def fit(cls, shots: Iterable[Shot]) -> Normaliser:
+    def fit(cls, shots: Iterable[Shot], kind: str = "mean_var", average_steps: int = 10) -> Normaliser:
         """Fit on the training shots, each taken once."""
-        spreads, sums, squares, counts = [], [], [], []
+        statistics, widths = [], None
         for shot in shots:
-            present = ~shot.missing
-            scalars = _moments(shot.scalars.T)
-            profiles = _moments(shot.profiles.transpose(1, 0, 2).reshape(shot.profiles.shape[1], -1))
-            total, square, count = (np.concatenate(pair) for pair in zip(scalars, profiles, strict=True))
-            variance = square / count - (total / count) ** 2
-            spreads.append(np.where(present & (variance > 0), np.sqrt(np.maximum(variance, 0.0)), np.nan))
-            sums.append(np.where(present, total, 0.0))
-            squares.append(np.where(present, square, 0.0))
-            counts.append(np.where(present, count, 0))
-        if not spreads:
+            statistics.append(ShotStatistics.of(shot))
+            widths = feature_widths(shot.scalars.shape[1], shot.profiles.shape[1], shot.profiles.shape[2])
+        if widths is None:
             raise ValueError("a normaliser needs at least one shot")
-        count = np.maximum(np.sum(counts, axis=0), 1)
-        mean = np.sum(sums, axis=0) / count
-        pooled = np.sqrt(np.maximum(np.sum(squares, axis=0) / count - mean**2, 0.0))
-        recorded = ~np.all(np.isnan(spreads), axis=0)
-        scale = np.ones_like(mean)
-        scale[recorded] = np.nanmedian(np.array(spreads)[:, recorded], axis=0)
-        scale = np.maximum(scale, 0.1 * pooled)
-        scale[scale == 0] = 1.0
-        widths = np.array([1] * shot.scalars.shape[1] + [shot.profiles.shape[2]] * shot.profiles.shape[1])
-        return cls(np.repeat(mean, widths).astype(np.float32), np.repeat(scale, widths).astype(np.float32), widths)
+        return cls.from_statistics(statistics, widths, kind, average_steps)
+
+    @classmethod
+    def from_statistics(
+        cls, shots: Sequence[ShotStatistics], widths: NDArray[np.int64], kind: str, average_steps: int = 10
+    ) -> Normaliser:
+        """Fit on what is known of the training shots."""
+        if kind not in KINDS:
+            raise ValueError(f"no normaliser {kind!r}")
+        pooled = PooledStatistics.of(shots)
+        scale = np.maximum(pooled.typical_deviation, 0.1 * pooled.deviation)
+        mean = np.zeros_like(scale) if kind == "var" else pooled.mean
+        if kind == "min_max":
+            mean, scale = pooled.minimum, pooled.maximum - pooled.minimum
+        scale = np.where(scale > 0, scale, 1.0)
+        return cls(
+            np.repeat(mean, widths).astype(np.float32),
+            np.maximum(np.repeat(scale, widths), np.finfo(np.float32).tiny).astype(np.float32),
+            widths,
+            average_steps if kind == "averaged" else 1,
+        )
 
     def apply(self, features: NDArray[np.float32], missing: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """Normalised copy of features [..., F] of a shot whose signals `missing` [S + P] were not recorded."""
-        out = (features - self.mean) / self.scale
+        """Normalised copy of features [T, F] of a whole shot whose signals `missing` [S + P] were not recorded."""
+        return self.window(features, missing, 0, len(features))
+
+    def window(
+        self, features: NDArray[np.float32], missing: NDArray[np.bool_], begin: int, count: int
+    ) -> NDArray[np.float32]:
+        """Steps [begin, begin + count) of :meth:`apply`, at the cost of a window."""
+        first = max(begin - self.average_steps + 1, 0)
+        with np.errstate(over="ignore"):
+            out = (features[first : begin + count] - self.mean) / self.scale
         np.clip(out, -CLIP, CLIP, out=out)
         if missing.any():
             out[..., np.repeat(missing, self.widths)] = 0.0
-        return out
+        return out if self.average_steps == 1 else self._average(out)[begin - first :]
+
+    def _average(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Mean over the last steps, weights exp(-5 k / steps) for k steps ago, as far as there are any."""
+        steps = np.arange(min(self.average_steps, len(values)))
+        weights = np.exp(-5.0 * steps / self.average_steps).astype(np.float32)
+        total = np.zeros_like(values)
+        norm = np.zeros((len(values), 1), np.float32)
+        for ago, weight in zip(steps.tolist(), weights, strict=True):
+            total[ago:] += weight * values[: len(values) - ago]
+            norm[ago:] += weight
+        return total / norm
 
 
-def _moments(rows: NDArray[np.float32]) -> tuple[NDArray, NDArray, NDArray]:
-    """Sum, sum of squares and count of each row, in float64."""
-    wide = rows.astype(np.float64)
-    return (wide.sum(axis=1), np.einsum("ij,ij->i", wide, wide), np.full(len(rows), rows.shape[1]))
+def feature_widths(scalars: int, profiles: int, points: int) -> NDArray[np.int64]:
+    """[S + P], features of each signal."""
+    return np.array([1] * scalars + [points] * profiles, np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dist_mp.config import Config, TextData
 from dist_mp.data.base import Dataset
-from dist_mp.data.shots import CampaignDataset
+from dist_mp.data.shots import ShotDataset
 from dist_mp.data.text import TextDataset
 
 
@@ -12,4 +12,4 @@ def open_dataset(config: Config) -> Dataset:
     """The data set of `config.data`; every rank opens the same one and later reads only its own rows."""
     if isinstance(config.data, TextData):
         return TextDataset(config.data)
-    return CampaignDataset.from_config(config)
+    return ShotDataset.from_config(config)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from dist_mp.data.statistics import ShotStatistics
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class ShotSource(Protocol):
     profile_signals: tuple[Signal, ...]
     profile_points: int
     step_milliseconds: float
+    numbers: NDArray[np.int64]
+    """[N], the shots' own numbers."""
     lengths: NDArray[np.int64]
     """[N], time steps."""
     disruptive: NDArray[np.bool_]
@@ -59,4 +64,8 @@ class ShotSource(Protocol):
 
     def shot(self, index: int) -> Shot:
         """Read or make one shot; may be called from any thread."""
+        ...
+
+    def statistics(self, index: int) -> ShotStatistics | None:
+        """What is known of a shot without reading it; None where it must be read."""
         ...

@@ -5,16 +5,20 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dist_mp.config import CampaignData, Config, DisruptionModel
+from dist_mp.config import CampaignData, Config, DisruptionModel, ShotsData, ShotWindows
 from dist_mp.data.base import Batch, Dataset, DataSpec, Split
 from dist_mp.data.campaign import Campaign
-from dist_mp.data.normalise import Normaliser
+from dist_mp.data.normalise import Normaliser, feature_widths
+from dist_mp.data.partition import Partition, partition_by_lists, stratified_partition
+from dist_mp.data.processed import ProcessedShots
 from dist_mp.data.shot import Shot, ShotSource
 from dist_mp.data.slots import SlotPlan, plan_slots, shuffled_order
+from dist_mp.data.statistics import ShotStatistics
 from dist_mp.errors import UserError
 
 CACHE_BYTES = 1 << 30
@@ -80,7 +84,7 @@ class ShotSplit(Split):
         numbers: NDArray[np.int64],
         lengths: NDArray[np.int64],
         disruptive: NDArray[np.bool_],
-        settings: CampaignData,
+        settings: ShotWindows,
         target: str,
         order_seed: int | None,
     ) -> None:
@@ -131,7 +135,7 @@ class ShotSplit(Split):
         for row in np.flatnonzero(sequence >= 0):
             which, begin, count = (int(sequence[row]), int(position[row]), int(valid[row]))
             features, missing = self._cache.get(int(self.numbers[which]))
-            inputs[row, :count] = self._normaliser.apply(features[begin : begin + count], missing)
+            inputs[row, :count] = self._normaliser.window(features, missing, begin, count)
             targets[row, :count] = shot_targets(
                 self._target, int(self.lengths[which]), bool(self.disruptive[which]), self._settings.warning_steps
             )[begin : begin + count]
@@ -139,26 +143,31 @@ class ShotSplit(Split):
         return Batch(inputs, targets, weight, reset.copy(), sequence.copy(), position.copy())
 
 
-class CampaignDataset(Dataset):
-    """Shots of a source, split into training and held-out ones, each with the source's share of disruptions."""
+class ShotDataset(Dataset):
+    """Shots of a source, split into training, held-out and perhaps test shots."""
 
     train: ShotSplit
     valid: ShotSplit
+    test: ShotSplit | None
 
-    def __init__(self, source: ShotSource, settings: CampaignData, target: str, order_seed: int) -> None:
-        """Split by `settings.seed`, fit the normaliser on the training shots, order epochs by `order_seed`."""
+    def __init__(
+        self, source: ShotSource, settings: ShotWindows, partition: Partition, target: str, order_seed: int
+    ) -> None:
+        """Fit the normaliser on the training shots, and order epochs by `order_seed`."""
         self.source = source
-        training, held_out = stratified_split(source.disruptive, settings.validation_fraction, settings.seed)
         self._cache = ShotCache(source)
-        self._settings, self._target = settings, target
-        self.normaliser = Normaliser.fit(_reading(source, self._cache, training))
+        self._settings, self._target, self._name = settings, target, "campaign"
+        widths = feature_widths(len(source.scalar_signals), len(source.profile_signals), source.profile_points)
+        known = [self._statistics(index) for index in partition.train.tolist()]
+        self.normaliser = Normaliser.from_statistics(known, widths, settings.normaliser, settings.average_steps)
         self.spec = DataSpec(
             length=settings.length,
             scalars=len(source.scalar_signals),
             profiles=len(source.profile_signals),
             profile_points=source.profile_points,
         )
-        self.train, self.valid = self.split(training, order_seed), self.split(held_out, None)
+        self.train, self.valid = self.split(partition.train, order_seed), self.split(partition.valid, None)
+        self.test = self.split(partition.test, None) if len(partition.test) else None
 
     def split(self, numbers: NDArray[np.int64], order_seed: int | None) -> ShotSplit:
         """Some shots of the source, reshuffled each epoch by `order_seed` (None: always the longest first)."""
@@ -167,45 +176,45 @@ class CampaignDataset(Dataset):
             self._cache, self.normaliser, numbers, lengths, disruptive, self._settings, self._target, order_seed
         )
 
+    def _statistics(self, index: int) -> ShotStatistics:
+        known = self.source.statistics(index)
+        if known is not None:
+            return known
+        shot = self.source.shot(index)
+        self._cache.keep(index, shot)
+        return ShotStatistics.of(shot)
+
     @classmethod
-    def from_config(cls, config: Config) -> CampaignDataset:
-        """The generated campaign of `config.data`, with the targets of `config.model`."""
-        if not isinstance(config.data, CampaignData) or not isinstance(config.model, DisruptionModel):
-            raise TypeError(f"a campaign trains a disruption model, got {config.data.kind} and {config.model.kind}")
-        return cls(Campaign(config.data), config.data, config.model.target, config.seed)
+    def from_config(cls, config: Config) -> ShotDataset:
+        """The shots of `config.data`, with the targets of `config.model`."""
+        settings = config.data
+        if not isinstance(config.model, DisruptionModel):
+            raise TypeError(f"shots train a disruption model, got {config.model.kind}")
+        if isinstance(settings, CampaignData):
+            partition = stratified_partition(generated := Campaign(settings), settings, "data.shots")
+            return cls(generated, settings, partition, config.model.target, config.seed)
+        if not isinstance(settings, ShotsData):
+            raise TypeError(f"not shots: {settings.kind}")
+        if not settings.path:
+            raise UserError("data.path: is empty; name a folder of prepared shots (dist-mp data prepare)")
+        recorded = ProcessedShots(Path(settings.path))
+        if settings.train_list:
+            partition = partition_by_lists(recorded, settings)
+        else:
+            partition = stratified_partition(recorded, settings, "data.path", settings.test_fraction)
+        dataset = cls(recorded, settings, partition, config.model.target, config.seed)
+        dataset._name = settings.path
+        return dataset
 
     def describe(self) -> str:
         """One line for the run's header."""
+        splits = [("training", self.train), ("held-out", self.valid), ("test", self.test)]
         parts = [
             f"{len(s.numbers)} {name} ({int(s.disruptive.sum())} disruptive, {int(s.lengths.sum()):,} steps)"
-            for name, s in (("training", self.train), ("held-out", self.valid))
+            for name, s in splits
+            if s is not None
         ]
         spec = self.spec
         shapes = f"{spec.scalars} scalars and {spec.profiles} profiles of {spec.profile_points} points"
-        return f"campaign of {' and '.join(parts)} shots, {shapes}"
-
-
-def stratified_split(
-    disruptive: NDArray[np.bool_], fraction: float, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Shuffle each class and hold out `fraction` of it; both classes must have a shot on both sides."""
-    rng = np.random.default_rng([seed, 2])
-    training, held_out = [], []
-    for kind, name in ((True, "disruptive"), (False, "clean")):
-        numbers = rng.permutation(np.flatnonzero(disruptive == kind))
-        held = round(len(numbers) * fraction)
-        if not 0 < held < len(numbers):
-            raise UserError(
-                f"data.shots: {len(numbers)} {name} shots cannot be split with validation_fraction {fraction:g} so "
-                "that training and validation have at least one each; use more shots"
-            )
-        held_out.append(numbers[:held])
-        training.append(numbers[held:])
-    return np.sort(np.concatenate(training)), np.sort(np.concatenate(held_out))
-
-
-def _reading(source: ShotSource, cache: ShotCache, numbers: NDArray[np.int64]) -> Iterator[Shot]:
-    for number in numbers.tolist():
-        shot = source.shot(number)
-        cache.keep(number, shot)
-        yield shot
+        listed = " and ".join([", ".join(parts[:-1]), parts[-1]])
+        return f"{self._name}: {listed} shots, {shapes}"

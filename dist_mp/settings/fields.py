@@ -98,9 +98,10 @@ class FieldTable:
     def hint(self, path: str, kinds: Mapping[str, str]) -> str:
         """What to write instead of an unknown path."""
         valid = self.valid(kinds)
-        for other in self.fields:
-            if other.path == path:
-                return f"it needs {other.section}.kind {other.kind}, which is {kinds[other.section]}"
+        others = [other for other in self.fields if other.path == path]
+        if others:
+            section, needs = others[0].section, " or ".join(sorted(other.kind for other in others))
+            return f"it needs {section}.kind {needs}, which is {kinds[section]}"
         known = [*valid, *self.sections]
         section, _, name = path.rpartition(".")
         siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == section}

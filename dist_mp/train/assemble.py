@@ -8,7 +8,7 @@ import tensorflow as tf
 from dist_mp import __version__
 from dist_mp.codec.table import codec_by_name
 from dist_mp.comm.world import World
-from dist_mp.config import CampaignData, Config
+from dist_mp.config import Config, ShotWindows
 from dist_mp.data.base import Dataset, Split
 from dist_mp.data.shots import ShotSplit
 from dist_mp.exchange.allreduce import Allreduce
@@ -61,7 +61,7 @@ def _algorithm(config: Config) -> str:
 
 
 def _collector(config: Config, split: Split) -> Collector:
-    if isinstance(config.data, CampaignData) and isinstance(split, ShotSplit):
+    if isinstance(config.data, ShotWindows) and isinstance(split, ShotSplit):
         return ShotCollector(config.data, split)
     return PerplexityCollector()
 
@@ -84,6 +84,7 @@ def header(parts: Parts) -> dict[str, str]:
         "ranks": f"{world.size} on {nodes}, {config.threads} compute thread{'s' if config.threads > 1 else ''} each",
         "data": parts.dataset.describe(),
         "model": f"{config.model.kind}, {numbers:,} weights, {len(parts.task.variables)} variables",
+        **({"recurrence": parts.task.recurrence} if parts.task.recurrence else {}),
         "precision": f"{precision.name}, {masters} ({precision.reason})",
         "loss scale": f"{'dynamic from' if parts.loss_scale.dynamic else 'constant'} {float(parts.loss_scale.scale):g}",
         "batch": f"{batch * accumulation * world.size} = {batch} x {world.size} ranks x {accumulation} accumulated",

@@ -10,7 +10,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from dist_mp.comm.world import World
-from dist_mp.config import CampaignData, Config
+from dist_mp.config import Config, ShotWindows
 from dist_mp.data.base import Batch, Split
 from dist_mp.data.shots import ShotSplit
 from dist_mp.model.base import State, Task, reset_rows
@@ -50,7 +50,7 @@ class ShotCollector:
 
     wants_scores = True
 
-    def __init__(self, settings: CampaignData, split: ShotSplit) -> None:
+    def __init__(self, settings: ShotWindows, split: ShotSplit) -> None:
         """Score the shots of `split`."""
         self._rules = WarningRules(settings.warning_steps, settings.deadline_steps, settings.ignore_steps)
         self._split = split

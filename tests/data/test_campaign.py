@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from dist_mp.config import CampaignData
 from dist_mp.data.campaign import SCALAR_SIGNALS, Campaign, Event
 from dist_mp.data.normalise import Normaliser
-from dist_mp.data.shots import stratified_split
+from dist_mp.data.partition import stratified_partition
 from dist_mp.train.roc import WarningRules, roc, shot_maxima
 
 
@@ -93,9 +93,10 @@ def test_events_are_zero_outside_and_highest_at_their_peak() -> None:
 
 def test_the_last_values_do_not_solve_the_problem() -> None:
     """A logistic regression stays below an AUC of 0.85, on the last values of a shot and step by step."""
-    settings = CampaignData(shots=700)
+    settings = CampaignData(shots=700, validation_fraction=0.33)
     campaign = Campaign(settings)
-    training, held_out = stratified_split(campaign.disruptive, 0.33, settings.seed)
+    partition = stratified_partition(campaign, settings, "data.shots")
+    training, held_out = partition.train, partition.valid
     shots = [campaign.shot(index) for index in range(settings.shots)]
     normaliser = Normaliser.fit(shots[index] for index in training)
     features = [normaliser.apply(shot.features(), shot.missing) for shot in shots]

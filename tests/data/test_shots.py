@@ -13,8 +13,9 @@ from dist_mp.data.base import Batch, Split
 from dist_mp.data.campaign import Campaign
 from dist_mp.data.normalise import CLIP, Normaliser
 from dist_mp.data.open import open_dataset
+from dist_mp.data.partition import stratified_partition, stratified_split
 from dist_mp.data.shot import Shot
-from dist_mp.data.shots import CampaignDataset, ShotCache, shot_targets, stratified_split
+from dist_mp.data.shots import ShotCache, ShotDataset, shot_targets
 from dist_mp.errors import UserError
 
 SMALL = CampaignData(
@@ -22,9 +23,14 @@ SMALL = CampaignData(
 )
 
 
+def campaign(settings: CampaignData, seed: int) -> ShotDataset:
+    source = Campaign(settings)
+    return ShotDataset(source, settings, stratified_partition(source, settings, "data.shots"), "hinge", seed)
+
+
 @pytest.fixture(scope="module")
-def dataset() -> CampaignDataset:
-    return CampaignDataset(Campaign(SMALL), SMALL, "hinge", 5)
+def dataset() -> ShotDataset:
+    return campaign(SMALL, 5)
 
 
 def fields(batch: Batch) -> list[np.ndarray]:
@@ -49,7 +55,7 @@ def equal(left: list[list[np.ndarray]], right: list[list[np.ndarray]]) -> bool:
     )
 
 
-def test_global_batches_do_not_depend_on_the_number_of_ranks(dataset: CampaignDataset) -> None:
+def test_global_batches_do_not_depend_on_the_number_of_ranks(dataset: ShotDataset) -> None:
     one = global_batches(dataset.train, 0, 1, 12)
     for ranks in (2, 3, 4):
         assert equal(one, global_batches(dataset.train, 0, ranks, 12 // ranks))
@@ -59,7 +65,7 @@ def test_global_batches_do_not_depend_on_the_number_of_ranks(dataset: CampaignDa
 @given(shots=st.integers(1, 17), ranks=st.integers(1, 4), rows=st.integers(1, 3), epoch=st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
 def test_the_ranks_together_see_every_step_once(
-    dataset: CampaignDataset, shots: int, ranks: int, rows: int, epoch: int
+    dataset: ShotDataset, shots: int, ranks: int, rows: int, epoch: int
 ) -> None:
     numbers = dataset.train.numbers[: min(shots, len(dataset.train.numbers))]
     split = dataset.split(numbers, order_seed=9)
@@ -84,20 +90,20 @@ def test_the_ranks_together_see_every_step_once(
     assert all((visits == 1).all() for visits in seen)
 
 
-def test_start_step_is_the_rest_of_the_epoch(dataset: CampaignDataset) -> None:
+def test_start_step_is_the_rest_of_the_epoch(dataset: ShotDataset) -> None:
     whole = global_batches(dataset.train, 1, 2, 2)
     assert len(whole) > 6
     for start in (0, 1, 5, len(whole) - 1, len(whole)):
         assert equal(whole[start:], global_batches(dataset.train, 1, 4, 1, start))
 
 
-def test_training_is_reshuffled_each_epoch_and_validation_is_not(dataset: CampaignDataset) -> None:
+def test_training_is_reshuffled_each_epoch_and_validation_is_not(dataset: ShotDataset) -> None:
     first, second = (dataset.train.plan(epoch, 4).sequence for epoch in (0, 1))
     assert first.shape != second.shape or (first != second).any()
     assert equal(global_batches(dataset.valid, 0, 2, 2), global_batches(dataset.valid, 1, 2, 2))
 
 
-def test_rows_hold_the_steps_that_they_name(dataset: CampaignDataset) -> None:
+def test_rows_hold_the_steps_that_they_name(dataset: ShotDataset) -> None:
     split = dataset.valid
     for batch in split.batches(0, 3, 0, 3):
         for row in np.flatnonzero(batch.sequence >= 0):
@@ -110,7 +116,7 @@ def test_rows_hold_the_steps_that_they_name(dataset: CampaignDataset) -> None:
             np.testing.assert_array_equal(batch.targets[row, :count], labels)
 
 
-def test_rows_out_of_range_are_a_bug(dataset: CampaignDataset) -> None:
+def test_rows_out_of_range_are_a_bug(dataset: ShotDataset) -> None:
     with pytest.raises(ValueError, match="rows 3 to 5"):
         next(dataset.train.batches(0, 4, 3, 2))
 
@@ -128,12 +134,16 @@ def test_targets() -> None:
 
 def test_split_keeps_the_share_of_disruptions() -> None:
     disruptive = np.arange(200) % 5 < 2
-    training, held_out = stratified_split(disruptive, 0.25, 3)
-    assert sorted(np.concatenate([training, held_out])) == list(range(200))
-    assert disruptive[held_out].sum() == 20
-    assert len(held_out) == 50
-    assert (stratified_split(disruptive, 0.25, 3)[1] == held_out).all()
-    assert (stratified_split(disruptive, 0.25, 4)[1] != held_out).any()
+
+    def split(seed: int) -> tuple[np.ndarray, np.ndarray]:
+        return stratified_split(np.arange(20, 200), disruptive, 0.25, (seed,), "data.shots", "validation")
+
+    training, held_out = split(3)
+    assert sorted(np.concatenate([training, held_out])) == list(range(20, 200))
+    assert disruptive[held_out].sum() == 18
+    assert len(held_out) == 45
+    assert (split(3)[1] == held_out).all()
+    assert (split(4)[1] != held_out).any()
 
 
 def test_a_campaign_without_enough_shots_is_refused() -> None:
@@ -141,7 +151,7 @@ def test_a_campaign_without_enough_shots_is_refused() -> None:
         open_dataset(Config(data=CampaignData(shots=3), model=DisruptionModel()))
 
 
-def test_normaliser_is_fitted_on_training_shots_only(dataset: CampaignDataset) -> None:
+def test_normaliser_is_fitted_on_training_shots_only(dataset: ShotDataset) -> None:
     source = Campaign(SMALL)
     again = Normaliser.fit(source.shot(int(number)) for number in dataset.train.numbers)
     np.testing.assert_array_equal(again.mean, dataset.normaliser.mean)
@@ -175,7 +185,7 @@ def test_normaliser_arithmetic() -> None:
 
 
 def test_normalised_features_are_of_order_one() -> None:
-    dataset = CampaignDataset(Campaign(CampaignData(shots=40)), CampaignData(shots=40), "hinge", 1)
+    dataset = campaign(CampaignData(shots=40), 1)
     batch = next(dataset.train.batches(0, 30, 0, 30))
     assert np.isfinite(batch.inputs).all()
     assert 0.3 < batch.inputs.std() < 3.0

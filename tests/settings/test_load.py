@@ -108,12 +108,12 @@ def test_every_bundled_configuration_is_valid(name: str) -> None:
             "data:\n  kind: text\n  shots: 3\n",
             ":3: data.shots: no such setting; it needs data.kind campaign, which is text",
         ),
-        ("data: {kind: txt}\n", ":1: data.kind: must be one of campaign, text, got 'txt'"),
-        ("data: {kind: [text]}\n", ":1: data.kind: must be one of campaign, text, got ['text']"),
+        ("data: {kind: txt}\n", ":1: data.kind: must be one of campaign, shots, text, got 'txt'"),
+        ("data: {kind: [text]}\n", ":1: data.kind: must be one of campaign, shots, text, got ['text']"),
         ("train: 3\n", ":1: train: must be a section with `key: value` lines of its own, got 3"),
         ("data:\n", ":1: data: must be a section with `key: value` lines of its own, got nothing (null)"),
         ("data: {min_steps: 9, max_steps: 8}\n", ":1: data: min_steps must not exceed max_steps, got 9 > 8"),
-        ("data: {kind: text}\n", "model.kind disruption needs data.kind campaign, got text"),
+        ("data: {kind: text}\n", "model.kind disruption needs data.kind campaign or shots, got text"),
         ("train:\n  epochs: 0\n  batch_size: x\n", ":2: train.epochs: must be an integer > 0, got 0 (and 1 more)"),
         ("- 1\n", ":1: must hold `key: value` lines, got [1]"),
         ("just words", ":1: must hold `key: value` lines, got 'just words'"),
@@ -156,7 +156,7 @@ def test_aliases_that_multiply_are_refused(write: Any) -> None:
         ("epochs=3", "epochs=3: no such setting; did you mean train.epochs?"),
         ("optimiser.name=adam", "optimiser.name=adam: no such setting; did you mean optimizer.name?"),
         ("train..epochs=3", "train..epochs=3: no such setting; did you mean train.epochs?"),
-        ("data.path=x", "data.path=x: no such setting; it needs data.kind text, which is campaign"),
+        ("data.path=x", "data.path=x: no such setting; it needs data.kind shots or text, which is campaign"),
         ("train=3", "train=3: must be a section with `key: value` lines of its own, got 3"),
         ("train={epochs: 0}", "train.epochs: must be an integer > 0, got 0"),
         ("model.kind=x", "model.kind=x: must be one of disruption, language, got 'x'"),
@@ -235,13 +235,14 @@ def spelled(value: Any) -> str:
 @given(data=st.data())
 def test_every_field_is_reached_and_round_trips(field: Field, data: st.DataObject, tmp_path: Path) -> None:
     value = data.draw(allowed(field))
-    partner = {"campaign": "disruption", "disruption": "campaign", "text": "language", "language": "text"}
     kind = value if field.path.endswith(".kind") else field.kind or "campaign"
-    pair = sorted([kind, partner[kind]])
+    partner = {"campaign": "disruption", "shots": "disruption", "text": "language"}
+    pair = (
+        (kind, partner[kind]) if kind in partner else ({v: k for k, v in partner.items() if k != "shots"}[kind], kind)
+    )
     path = tmp_path / "empty.yaml"
     path.write_text("")
-    others = [f"data.kind={'text' if 'text' in pair else 'campaign'}"]
-    others += [f"model.kind={'language' if 'text' in pair else 'disruption'}"]
+    others = [f"data.kind={pair[0]}", f"model.kind={pair[1]}"]
     try:
         config = settings.load(path, [f"{field.path}={spelled(value)}", *others])
     except UserError as error:  # the value is fine by itself but not with its neighbours' defaults
