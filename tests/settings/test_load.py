@@ -236,10 +236,8 @@ def spelled(value: Any) -> str:
 def test_every_field_is_reached_and_round_trips(field: Field, data: st.DataObject, tmp_path: Path) -> None:
     value = data.draw(allowed(field))
     kind = value if field.path.endswith(".kind") else field.kind or "campaign"
-    partner = {"campaign": "disruption", "shots": "disruption", "text": "language"}
-    pair = (
-        (kind, partner[kind]) if kind in partner else ({v: k for k, v in partner.items() if k != "shots"}[kind], kind)
-    )
+    pairs = [("campaign", "disruption"), ("shots", "disruption"), ("text", "language")]
+    pair = next(pair for pair in pairs if kind in pair)
     path = tmp_path / "empty.yaml"
     path.write_text("")
     others = [f"data.kind={pair[0]}", f"model.kind={pair[1]}"]
