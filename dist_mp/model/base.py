@@ -32,6 +32,12 @@ class Task(ABC):
         """A unique name for each of `variables`."""
         return [v.path for v in self.model.trainable_variables]
 
+    @property
+    def recurrence(self) -> str:
+        """What computes the recurrent layers, and why, for the run's header; empty where there are none."""
+        stack = getattr(self.model, "stack", None)
+        return stack.path if stack is not None else ""
+
     @abstractmethod
     def initial_state(self, rows: int) -> State:
         """Zero state for so many rows."""

@@ -83,6 +83,7 @@ class DisruptionNetwork(keras.Model):
             lambda name: initializers(name, keras.initializers.GlorotUniform),
             lambda name: initializers(name, keras.initializers.Orthogonal),
             dtype,
+            config.recompute,
         )
         output_initializer = initializers("output", keras.initializers.GlorotUniform)
         self.output_layer = Dense(1, kernel_initializer=output_initializer, name="output", dtype=dtype)

@@ -28,7 +28,9 @@ class LanguageNetwork(keras.Model):
         self.embedding = Embedding(
             words, config.units, embeddings_initializer=uniform("embedding"), name="embedding", dtype=dtype
         )
-        self.stack = LSTMStack(config.layers, config.units, config.units, config.dropout, uniform, uniform, dtype)
+        self.stack = LSTMStack(
+            config.layers, config.units, config.units, config.dropout, uniform, uniform, dtype, config.recompute
+        )
         self.output_layer = Dense(words, kernel_initializer=uniform("output"), name="output", dtype=dtype)
         self.embedding.build((None, None))
         self.output_layer.build((None, config.units))

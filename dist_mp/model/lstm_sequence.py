@@ -10,22 +10,14 @@ contiguous slice. The gates stand in Keras's order: input, forget, cell candidat
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeAlias
 
 import tensorflow as tf
 
 from dist_mp.model.ops import column_sums
-
-UNROLL_LIMIT = 40
-"""Longest sequence (time steps) whose loop is unrolled by default: a longer one costs more to trace than it gains."""
+from dist_mp.model.time_loop import UNROLL_LIMIT, stacked, time_loop, transposed
 
 Pair: TypeAlias = tuple[tf.Tensor, tf.Tensor]
-
-
-def exact_dtype(compute: tf.DType) -> tf.DType:
-    """The dtype of gates and cell state: float32, or float64 where the products are."""
-    return tf.float64 if compute == tf.float64 else tf.float32
 
 
 @tf.function(jit_compile=True, autograph=False)
@@ -57,49 +49,6 @@ def _gates_backward(gates: tf.Tensor, c_before: tf.Tensor, c: tf.Tensor, dh: tf.
     return tf.cast(tf.concat([d_i, d_f, d_g, d_o], axis=1), compute), dc * f
 
 
-def _transposed(matrix: tf.Tensor) -> tf.Tensor:
-    """The transpose as a matrix of its own: the reshapes keep TensorFlow from folding it into the products again."""
-    rows, columns = matrix.shape
-    return tf.reshape(tf.transpose(tf.reshape(matrix, (1, rows, columns)), (0, 2, 1)), (columns, rows))
-
-
-Column: TypeAlias = list[tf.Tensor] | tf.Tensor
-"""One tensor a time step: a list from an unrolled loop, stacked on axis 0 from a `tf.while_loop`."""
-
-
-def _stacked(column: Column) -> tf.Tensor:
-    return tf.stack(column) if isinstance(column, list) else column
-
-
-def _time_loop(
-    steps: int | tf.Tensor, unroll: bool, step: Callable, carry: Pair, first: list[tf.Tensor], like: list[tuple]
-) -> tuple[Pair, list[Column]]:
-    """Run `step(n, carry) -> (carry, outputs)` for n = 0 to steps - 1 and collect each of the outputs.
-
-    The columns of the first outputs begin with the tensors `first`, one each, and so are one longer than the others.
-    `like` gives (dtype, static shape) of every output.
-    """
-    if unroll:
-        columns: list[list[tf.Tensor]] = [[v] for v in first] + [[] for _ in like[len(first) :]]
-        for n in range(steps):
-            carry, outputs = step(n, carry)
-            for column, output in zip(columns, outputs, strict=True):
-                column.append(output)
-        return carry, columns
-    ahead = [1] * len(first) + [0] * (len(like) - len(first))
-    arrays = [tf.TensorArray(d, steps + a, element_shape=s) for a, (d, s) in zip(ahead, like, strict=True)]
-    arrays[: len(first)] = [array.write(0, v) for array, v in zip(arrays, first, strict=False)]
-
-    def body(n: tf.Tensor, carry: Pair, arrays: list[tf.TensorArray]) -> tuple:
-        carry, outputs = step(n, carry)
-        return n + 1, carry, [a.write(n + k, v) for a, k, v in zip(arrays, ahead, outputs, strict=True)]
-
-    _, carry, arrays = tf.while_loop(
-        lambda n, *_: n < steps, body, (tf.constant(0), carry, arrays), parallel_iterations=1
-    )
-    return carry, [array.stack() for array in arrays]
-
-
 @tf.autograph.experimental.do_not_convert
 def lstm_sequence(
     x: tf.Tensor,
@@ -112,6 +61,7 @@ def lstm_sequence(
     recurrent_scale: tf.Tensor | None = None,
     *,
     unroll: bool | None = None,
+    recompute: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Run an LSTM over a sequence.
 
@@ -126,6 +76,9 @@ def lstm_sequence(
         recurrent_scale: [B, N] in the compute dtype or None: factor on h before the recurrent product at every step
             (recurrent dropout); it gets no gradient.
         unroll: unroll the time loop, which needs a static T; None unrolls up to `UNROLL_LIMIT` steps.
+        recompute: keep h and c of every step for the backward pass, but not the gates (4N of the 14 bytes per cell
+            and step in 16 bits are 8), and compute these again there, to the same bits, for the time of the input and
+            recurrent products.
 
     Returns:
         h at every step [T, B, N] and after the last [B, N], both in the compute dtype; the cell state after the last
@@ -158,22 +111,35 @@ def lstm_sequence(
             h_new, c_new, gates = _gates_forward(x_gates[t], tf.matmul(scaled(h), recurrent), bias, c)
             if valid is not None:
                 h_new, c_new = tf.where(valid[t], h_new, h), tf.where(valid[t], c_new, c)
-            return (h_new, c_new), (h_new, c_new, gates)
+            return (h_new, c_new), (h_new, c_new) if recompute else (h_new, c_new, gates)
 
-        (h_last, c_last), (h, c, gates) = _time_loop(steps, unroll, forward, (h0, c0), [h0, c0], like)
-        h = _stacked(h)  # [T + 1, B, N], from h0 on
+        kept = like[:2] if recompute else like
+        (h_last, c_last), (h_column, c, *gates) = time_loop(steps, unroll, forward, (h0, c0), [h0, c0], kept)
+        h = stacked(h_column)  # [T + 1, B, N], from h0 on
 
         def gradient(dh_all: tf.Tensor, dh_last: tf.Tensor, dc_last: tf.Tensor) -> tuple:
             dh_steps = tf.unstack(dh_all) if unroll else dh_all
             # oneDNN is slow where the second factor is transposed, by a third in float32 and fourfold in float16.
             in_advance = compute != tf.bfloat16
-            back = _transposed(recurrent) if in_advance else recurrent
+            back = transposed(recurrent) if in_advance else recurrent
+            if recompute:
+                # The dependency keeps TensorFlow from merging this with the product of the forward pass.
+                with tf.control_dependencies([dh_all, dh_last, dc_last]):
+                    again = tf.reshape(tf.matmul(tf.identity(flat), kernel), (steps, rows, 4 * cells))
+                again = tf.unstack(again) if unroll else again
+
+            def gates_of(t: int | tf.Tensor) -> tf.Tensor:
+                if not recompute:
+                    return gates[0][t]
+                with tf.control_dependencies([again[t]]):
+                    h_gates = tf.matmul(scaled(h_column[t]), recurrent)
+                return _gates_forward(again[t], h_gates, bias, c[t])[2]
 
             def backward(n: int | tf.Tensor, carry: Pair) -> tuple:
                 t = steps - 1 - n
                 dh, dc = carry
                 dh = dh + tf.cast(dh_steps[t], exact)
-                d_sums, dc_before = _gates_backward(gates[t], c[t], c[t + 1], dh, dc)
+                d_sums, dc_before = _gates_backward(gates_of(t), c[t], c[t + 1], dh, dc)
                 if valid is not None:
                     d_sums = tf.where(valid[t], d_sums, tf.zeros_like(d_sums))
                 dh_before = tf.cast(scaled(tf.matmul(d_sums, back, transpose_b=not in_advance)), exact)
@@ -182,7 +148,7 @@ def lstm_sequence(
                 return (dh_before, dc_before), (d_sums,)
 
             start = (tf.cast(dh_last, exact), dc_last)
-            (dh0, dc0), (d_sums,) = _time_loop(steps, unroll, backward, start, [], like[2:])
+            (dh0, dc0), (d_sums,) = time_loop(steps, unroll, backward, start, [], like[2:])
             d_sums = tf.reverse(d_sums, [0]) if not unroll else tf.stack(d_sums[::-1])
             d_sums = tf.reshape(d_sums, (steps * rows, 4 * cells))
             h_before = tf.reshape(scaled(h[:-1]), (steps * rows, cells))

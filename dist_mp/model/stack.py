@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from dist_mp.model.base import State
 from dist_mp.model.lstm import LSTM
-from dist_mp.model.lstm_sequence import exact_dtype
 from dist_mp.model.ops import stateless_dropout
+from dist_mp.model.time_loop import exact_dtype
 
 MakeInitializer = Callable[[str], keras.Initializer]
 
@@ -27,8 +27,12 @@ class LSTMStack(keras.layers.Layer):
         kernel_initializer: MakeInitializer,
         recurrent_initializer: MakeInitializer,
         dtype: str,
+        recompute: bool = False,
     ) -> None:
-        """Create the layers for inputs of so many features; the initializers are made for each variable's name."""
+        """Create the layers for inputs of so many features; the initializers are made for each variable's name.
+
+        `recompute` is that of :class:`dist_mp.model.lstm.LSTM`.
+        """
         super().__init__(name="lstm", dtype=dtype)
         self.dropout = dropout
         self.units = units
@@ -36,6 +40,8 @@ class LSTMStack(keras.layers.Layer):
         for i in range(layers):
             layer = LSTM(
                 units,
+                return_sequences=True,
+                recompute=recompute,
                 kernel_initializer=kernel_initializer(f"lstm_{i}/kernel"),
                 recurrent_initializer=recurrent_initializer(f"lstm_{i}/recurrent_kernel"),
                 name=f"lstm_{i}",
@@ -44,6 +50,12 @@ class LSTMStack(keras.layers.Layer):
             layer.build((None, None, features if i == 0 else units))
             self.layers.append(layer)
         self.built = True
+
+    @property
+    def path(self) -> str:
+        """What computes the recurrence, and why, for the run's header."""
+        name = "cuDNN through Keras" if self.layers[0].computed_by == "cudnn" else "dist_mp's own LSTM"
+        return f"{name} ({self.layers[0].computed_why})"
 
     def initial_state(self, rows: int) -> State:
         """Zeros: for each layer h [rows, N] in the compute dtype and c [rows, N] float32."""
@@ -55,6 +67,6 @@ class LSTMStack(keras.layers.Layer):
         rate = self.dropout if training else 0.0
         after: State = []
         for i, layer in enumerate(self.layers):
-            x, h, c = layer.sequence(stateless_dropout(x, rate, seed, salt=i), state[2 * i], state[2 * i + 1])
-            after += [h, c]
+            x, states = layer.run(stateless_dropout(x, rate, seed, salt=i), state[2 * i : 2 * i + 2])
+            after += states
         return stateless_dropout(x, rate, seed, salt=len(self.layers)), after

@@ -73,6 +73,17 @@ def test_unrolled_and_while_loop_agree_bit_for_bit(steps, rows, dtype):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("unroll", [True, False], ids=["unrolled", "while"])
+def test_recomputed_gates_give_the_same_bits(unroll, dtype):
+    args = arguments(5, 3, dtype=dtype)
+    scale = tf.cast(np.random.default_rng(5).choice([0.0, 2.0], (3, 4)), dtype)
+    for options in ({}, {"mask": MASK, "recurrent_scale": scale}):
+        run = tf.function(lambda r, o=options: gradients(args, unroll=unroll, recompute=r, **o))
+        for a, b in zip(run(True), run(False), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 def test_thousand_steps_of_unknown_length_equal_a_loop_in_numpy():
     x, kernel, recurrent, bias, h, c = arguments(1000, 2)
 
