@@ -146,6 +146,9 @@ class LanguageModel(Section):
     recompute: bool = Field(
         False, description="compute gates again in the backward pass: half the memory of activations, more time"
     )
+    softmax_block: PositiveInt | None = Field(
+        None, description="words whose logits exist at a time: less memory, one product more (null: all at once)"
+    )
     init_scale: PositiveFloat = Field(0.05, description="weights start uniform in [-init_scale, init_scale]")
 
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from dist_mp.config import LanguageModel
 from dist_mp.model.base import State, Task
+from dist_mp.model.blocked_softmax import blocked_softmax_losses
 from dist_mp.model.initial import SeededInitializers
 from dist_mp.model.layers import Dense, Embedding
 from dist_mp.model.ops import softmax_losses
@@ -36,10 +37,14 @@ class LanguageNetwork(keras.Model):
         self.output_layer.build((None, config.units))
         self.built = True
 
+    def features(self, words: tf.Tensor, state: State, training: bool, seed: tf.Tensor) -> tuple[tf.Tensor, State]:
+        """Inputs [T, B, N] of the output layer and the state after the window, for words [B, T]."""
+        x = self.embedding(tf.transpose(words))
+        return self.stack.call(x, state, training, seed)
+
     def call(self, words: tf.Tensor, state: State, training: bool, seed: tf.Tensor) -> tuple[tf.Tensor, State]:
         """Logits [T, B, V] and the state after the window, for words [B, T]."""
-        x = self.embedding(tf.transpose(words))
-        h, state = self.stack.call(x, state, training, seed)
+        h, state = self.features(words, state, training, seed)
         return self.output_layer(h), state
 
 
@@ -49,6 +54,7 @@ class LanguageTask(Task):
     def __init__(self, config: LanguageModel, words: int, seed: int, compute_dtype: str) -> None:
         """Build the model for a vocabulary of so many words."""
         self.compute_dtype = tf.as_dtype(compute_dtype)
+        self._block = config.softmax_block
         self.model = LanguageNetwork(config, words, seed, compute_dtype)
 
     def initial_state(self, rows: int) -> State:
@@ -56,11 +62,26 @@ class LanguageTask(Task):
         return self.model.stack.initial_state(rows)
 
     def forward(self, inputs: tf.Tensor, state: State, *, training: bool, seed: tf.Tensor) -> tuple[tf.Tensor, State]:
-        """Logits [T, B, V] (time-major, in the compute dtype) for words [B, T], and the state after them."""
-        return self.model.call(inputs, state, training, seed)
+        """Logits [T, B, V] (time-major, in the compute dtype) for words [B, T], and the state after them.
+
+        With `softmax_block` the outputs are the output layer's inputs [T, B, N]: :meth:`losses` makes the logits.
+        """
+        if self._block is None:
+            return self.model.call(inputs, state, training, seed)
+        return self.model.features(inputs, state, training, seed)
 
     def losses(self, outputs: tf.Tensor, targets: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
         """Cross-entropy of the next words [B, T], in nats."""
-        words = outputs.shape[2]
-        losses = softmax_losses(tf.reshape(outputs, (-1, words)), tf.reshape(tf.transpose(targets), (-1,)))
+        rows = tf.reshape(outputs, (-1, outputs.shape[2]))
+        words = tf.reshape(tf.transpose(targets), (-1,))
+        if self._block is None:
+            losses = softmax_losses(rows, words)
+        else:
+            layer = self.model.output_layer
+            kernel, bias = (tf.convert_to_tensor(w) for w in (layer.kernel, layer.bias))
+            losses = blocked_softmax_losses(rows, kernel, bias, words, self._block)
         return tf.transpose(tf.reshape(losses, tf.shape(outputs)[:2]))
+
+    def scores(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Logits [T, B, V], float32."""
+        return tf.cast(outputs if self._block is None else self.model.output_layer(outputs), tf.float32)

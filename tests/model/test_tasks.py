@@ -145,6 +145,23 @@ def test_language_loss_of_equal_logits_is_the_logarithm_of_the_vocabulary():
     np.testing.assert_allclose(task.losses(one, targets, tf.ones((ROWS, STEPS))), expected, rtol=1e-5)
 
 
+def test_language_with_blocks_recomputation_or_both_trains_as_without():
+    inputs, targets = example("language")
+    results = []
+    for change in ({}, {"softmax_block": 4}, {"recompute": True}, {"softmax_block": 4, "recompute": True}):
+        config = settings("language")
+        model = config.model.model_copy(update=change)
+        task = build_task(config.model_copy(update={"model": model}), SPECS["language"], "float32")
+        with tf.GradientTape() as tape:
+            outputs, _ = task.forward(inputs, task.initial_state(ROWS), training=True, seed=SEED)
+            losses = task.losses(outputs, targets, tf.ones((ROWS, STEPS)))
+            loss = tf.reduce_sum(losses * tf.cast(tf.range(STEPS), tf.float32))
+        results.append([losses, task.scores(outputs), *tape.gradient(loss, task.variables)])
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+
+
 Y = np.array([[0.3, -2.0, 1.7, 0.9], [4.0, -50.0, 60.0, 0.0], [9.0, 9.0, 9.0, 9.0]], np.float32)
 WEIGHT = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]], np.float32)
 
