@@ -64,10 +64,12 @@ class Normaliser:
         mean = np.zeros_like(scale) if kind == "var" else pooled.mean
         if kind == "min_max":
             mean, scale = pooled.minimum, pooled.maximum - pooled.minimum
-        scale = np.where(scale > 0, scale, 1.0)
+        # Subnormal scales are lost in float32, and a range may be twice the largest of its numbers.
+        limits = np.finfo(np.float32)
+        scale = np.clip(np.where(scale > 0, scale, 1.0), limits.tiny, limits.max)
         return cls(
             np.repeat(mean, widths).astype(np.float32),
-            np.maximum(np.repeat(scale, widths), np.finfo(np.float32).tiny).astype(np.float32),
+            np.repeat(scale, widths).astype(np.float32),
             widths,
             average_steps if kind == "averaged" else 1,
         )
