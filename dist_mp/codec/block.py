@@ -32,7 +32,7 @@ def largest_bits(values: NDArray[Any]) -> int:
     largest = np.uint32(0)
     for i in range(values.size):
         largest = max(largest, np.uint32(bits_of(widen(values[i])) & np.uint32(0x7FFFFFFF)))
-    return np.int64(largest)
+    return int(largest)
 
 
 @njit(nogil=True, cache=True)
@@ -44,6 +44,20 @@ def scale_of(largest: int, exponent: int) -> np.float32:
         # 1.75 has the fraction 0x600000: what lies above it takes the next power of two.
         largest = ((largest + 0x1FFFFF) & NOT_FINITE) - (exponent << 23)
     return of_bits(np.uint32(max(largest, SMALLEST_SCALE)))
+
+
+@njit(nogil=True, cache=True)
+def scale_for(values: NDArray[Any], exponent: int, top: np.float32 | None) -> np.float32:
+    """The scale of these numbers. Where only positive codes have the maximum, it takes the sign of the largest."""
+    largest = largest_bits(values)
+    scale = scale_of(largest, exponent)
+    if top is not None:
+        highest = np.int32(0)
+        for i in range(values.size):
+            highest = max(highest, np.int32(bits_of(widen(values[i]))))
+        if highest != largest and scale == scale:
+            scale = -scale
+    return scale
 
 
 @njit(nogil=True, cache=True)
@@ -81,11 +95,11 @@ def encode_blocks(
 ) -> None:
     """Encode block by block, each with its own scale, or all with that of the largest number if `whole`."""
     n, stride, tables = values.size, block + SCALE_BYTES, np.uint64(bounds.ctypes.data)
-    scale = scale_of(largest_bits(values), exponent) if whole else np.float32(0)
+    scale = scale_for(values, exponent, top) if whole else np.float32(0)
     for k in range(-(-n // block)):
         part = values[k * block : (k + 1) * block]
         if not whole:
-            scale = scale_of(largest_bits(part), exponent)
+            scale = scale_for(part, exponent, top)
         encode_block(part, wire[k * stride : k * stride + SCALE_BYTES + part.size], scale, tables, top)
 
 
@@ -163,7 +177,7 @@ def reduce_blocks(
         for r in range(wires.size):
             decode_block(wires[r] + np.uint64(k * stride), total, weights[r], r > 0, table, top)
         if not whole:
-            scale = scale_of(largest_bits(total), exponent)
+            scale = scale_for(total, exponent, bound_of_top)
             encode_block(total, out[k * stride : k * stride + SCALE_BYTES + size], scale, tables, bound_of_top)
     if whole:
         encode_blocks(scratch, out, block, True, exponent, bounds, bound_of_top)
@@ -173,8 +187,9 @@ class BlockCodec(Codec):
     """An 8-bit code book with one FP32 scale for each block of numbers.
 
     The wire of a block is its scale, 4 bytes, and one byte for each number, also where the last block is shorter. A
-    block that holds an infinity or NaN comes out as NaN throughout. A block's largest magnitude comes out exactly if
-    the book has it with both signs. Scales are at least 2**-126, so that numbers below that become coarser, or zero.
+    block that holds an infinity or NaN comes out as NaN throughout. Otherwise its largest magnitude comes out exactly,
+    but for books whose scale is a power of two; there whatever the book can express does. So what was decoded once is
+    encoded without a further error. Scales are at least 2**-126, so that numbers below that become coarser, or zero.
     """
 
     def __init__(self, name: str, book: CodeBook, block: int = DEFAULT_BLOCK) -> None:

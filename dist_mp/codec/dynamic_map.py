@@ -14,7 +14,8 @@ from dist_mp.codec.book import CodeBook, nearest_bounds
 def dynamic_uniform() -> CodeBook:
     """Seven decades below 1; that of 10**-d has 2**(6 - d) values, the centres of even steps over [0.1, 1].
 
-    With both signs and zero these are 255 values. The 256th is plus 1: only positive numbers reach the maximum.
+    With both signs and zero these are 255 values. The 256th is plus 1: only positive numbers reach the maximum. Other
+    than in bitsandbytes the scale of a block is negative if its largest number is, so that this one is always exact.
     """
     values = [0.0]
     for decade in range(7):

@@ -140,11 +140,11 @@ def store_bytes(builder: Any, vectors: Sequence[Any], address: Any) -> None:
     store(builder, parts[0], address, 0)
 
 
-def split_sign(builder: Any, numbers: Any) -> tuple[Any, Any, Any]:
-    """Bits, sign as 0 or 1, and magnitude."""
+def split_sign(builder: Any, numbers: Any) -> tuple[Any, Any]:
+    """Sign as 0 or 1, and magnitude."""
     bits = builder.bitcast(numbers, INTS)
     sign = builder.lshr(bits, ints(31))
-    return bits, sign, builder.bitcast(builder.and_(bits, ints(0x7FFFFFFF)), FLOATS)
+    return sign, builder.bitcast(builder.and_(bits, ints(0x7FFFFFFF)), FLOATS)
 
 
 def decoded(builder: Any, book: Table, top: Any, address: Any, group: int) -> Any:
@@ -175,8 +175,7 @@ def encode_group(
         search, divisor = Search(builder, context, bounds), splat(builder, scale)
         codes = []
         for group in range(GROUP // LANES):
-            _, sign, magnitude = split_sign(builder, load_numbers(builder, values, group, like))
-            magnitude = builder.fdiv(magnitude, divisor)
+            sign, magnitude = split_sign(builder, builder.fdiv(load_numbers(builder, values, group, like), divisor))
             code = search(magnitude, sign)
             if top != types.none:
                 reaches = builder.fcmp_ordered(">=", magnitude, splat(builder, top_bound))

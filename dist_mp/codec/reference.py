@@ -72,10 +72,12 @@ class ReferenceBlock(Codec):
         return n + 4 * -(-n // self.block)
 
     def scale(self, values: NDArray[np.float32]) -> np.float32:
-        """The largest magnitude, but at least 2**-126."""
+        """The largest magnitude, but at least 2**-126, with the sign of the number if only positive codes reach it."""
         if not np.isfinite(values).all():
             return np.float32(np.nan)
-        return max(np.float32(2.0**-126), np.abs(values).max(initial=np.float32(0)))
+        largest = np.abs(values).max(initial=np.float32(0))
+        scale = max(np.float32(2.0**-126), largest)
+        return -scale if self.book.top is not None and largest not in values else scale
 
     def codes(self, x: NDArray[np.float32]) -> NDArray[np.uint8]:
         """The nearest codes of scaled numbers."""
@@ -83,8 +85,8 @@ class ReferenceBlock(Codec):
         book = self.book.magnitudes.astype(np.float64)
         if self.book.top is not None:
             book = np.append(book, self.book.top)
-        # The last of equally near ones: argmin finds the first, so turn the book around.
-        code = len(book) - 1 - np.abs(magnitude[:, None] - book[::-1]).argmin(axis=1)
+        # How many of the midpoints between neighbours, which are exact in float64, the magnitude reaches.
+        code = np.searchsorted((book[:-1] + book[1:]) / 2, magnitude, side="right")
         if self.book.top is None:
             return (code + 128 * np.signbit(x)).astype(np.uint8)
         # No code has the top's magnitude and a minus, and zero has no sign; 128 is the top.

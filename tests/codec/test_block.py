@@ -132,8 +132,8 @@ def test_denormal_and_huge_numbers_stay_finite_and_near(name: str, scale: float)
     values = np.linspace(-1, 1, 64).astype(np.float32) * np.float32(min(scale, 3e38) if name in FP8 else scale)
     got = decoded(codec, encoded(codec, values), 64)
     assert np.isfinite(got).all()
-    # The coarsest step is that of the mantissa type from 15 to 20.
-    np.testing.assert_allclose(got.astype(np.float64), values, atol=2.0**-126 * 1.01, rtol=0.143)
+    # The coarsest step is that of the mantissa type from 20 to 30.
+    np.testing.assert_allclose(got.astype(np.float64), values, atol=2.0**-126 * 1.01, rtol=0.2001)
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
@@ -178,12 +178,24 @@ def test_largest_code_of_all_ranks_is_its_own_mean(name: str, ranks: int) -> Non
         value = decoded(codec, encoded(codec, np.full(100, largest, np.float32)), 100)
         if name not in FP8:
             np.testing.assert_array_equal(value, np.full(100, largest))
+        value = -value if ranks == 2 else value
         wire = encoded(codec, value)
         out = np.empty_like(wire)
         codec.reduce([wire] * ranks, [1 / ranks] * ranks, out, np.empty(100, np.float32))
-        np.testing.assert_array_equal(out[4:68], wire[4:68])
-        # An FP32 sum of more than two equal terms may itself be rounded, in the last place.
-        np.testing.assert_array_max_ulp(decoded(codec, out, 100), value, 0 if ranks <= 2 or name in FP8 else ranks // 2)
+        if name not in FP8:
+            np.testing.assert_array_equal(out[4:68], wire[4:68])
+        # An FP32 sum of more than two equal terms may itself be rounded, in the last places.
+        got = decoded(codec, out, 100)
+        np.testing.assert_allclose(got, value, rtol=0 if ranks <= 2 else 2.0**-23 * ranks / 2)
+
+
+@pytest.mark.parametrize("block", [64, 0])
+@pytest.mark.parametrize("name", NAMES)
+def test_decoded_numbers_are_encoded_without_a_further_error(name: str, block: int) -> None:
+    codec = codec_by_name(name, block)
+    values = np.random.default_rng(8).standard_normal(5000).astype(np.float32)
+    once = decoded(codec, encoded(codec, values), 5000)
+    np.testing.assert_array_equal(decoded(codec, encoded(codec, once), 5000), once)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -237,7 +249,9 @@ def test_other_processors_get_the_same_bytes(tmp_path: Path) -> None:
         "    codec = codec_by_name(name, 128)\n"
         "    wire, mean = np.empty((2, codec.wire_bytes(700)), np.uint8)\n"
         "    out = np.empty(700, np.float32)\n"
-        "    codec.encode(x, wire); codec.decode(wire, out); codec.reduce([wire, wire], [0.75, 0.5], mean, out.copy())\n"
+        "    codec.encode(x, wire)\n"
+        "    codec.decode(wire, out)\n"
+        "    codec.reduce([wire, wire], [0.75, 0.5], mean, out.copy())\n"
         "    sys.stdout.buffer.write(wire.tobytes() + out.tobytes() + mean.tobytes())\n"
     )
 

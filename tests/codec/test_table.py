@@ -23,3 +23,8 @@ def test_every_codec_has_a_reference_of_its_name_and_size() -> None:
 def test_unknown_name_lists_the_valid_ones() -> None:
     with pytest.raises(UserError, match=r"fp8x.*fp32, fp16, bf16"):
         codec_by_name("fp8x")
+
+
+def test_a_negative_block_is_refused() -> None:
+    with pytest.raises(UserError, match="-1"):
+        codec_by_name("linear", -1)
