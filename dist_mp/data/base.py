@@ -25,6 +25,8 @@ class DataSpec:
     profile_points: int = 0
     channels: int = 0
     """Features of a step of a labelled series (time series classification only)."""
+    width: int = 0
+    """Of images, which come as series: T rows from the top, and width * colours channels a row (0: not images)."""
     classes: int = 0
     """Classes of a labelled sequence, whose label stands at its last valid step (0: a target at every step)."""
 

@@ -83,14 +83,19 @@ class BucketSplit(Split):
         labels: NDArray[np.int32],
         bounds: NDArray[np.int64],
         order_seed: int | None,
+        lengths: NDArray[np.int64] | None = None,
     ) -> None:
-        """Take sequences [L] of words (int32) or [L, F] of features (float32); `order_seed` None keeps one order."""
+        """Take sequences [L] of words (int32) or [L, F] of features (float32); `order_seed` None keeps one order.
+
+        Where `lengths` are given, no sequence is read before it is in a batch.
+        """
         if len(sequences) != len(labels):
             raise ValueError(f"{len(sequences)} sequences with {len(labels)} labels")
         self.sequences = sequences
         self.labels = labels
         self.bounds = bounds
-        self.lengths = np.minimum(np.array([len(s) for s in sequences], np.int64), bounds[-1])
+        known = np.array([len(s) for s in sequences], np.int64) if lengths is None else lengths
+        self.lengths = np.minimum(known, bounds[-1])
         self._order_seed = order_seed
         self._last_plan: tuple[tuple[int, int], BucketPlan] | None = None
 

@@ -171,7 +171,10 @@ def as_array(value: Any) -> np.ndarray:
     array = objects(value)
     if isinstance(array, Record | str | bytes | dict) or array is None:
         raise pickle.UnpicklingError("not an array of numbers")
-    made = np.asarray(array)
+    try:
+        made = np.asarray(array)
+    except (ValueError, TypeError) as error:
+        raise pickle.UnpicklingError("not an array of numbers") from error
     if made.dtype.kind not in _KINDS:
         raise pickle.UnpicklingError(f"an array of {made.dtype}, where numbers are expected")
     return made

@@ -7,7 +7,6 @@ shot, plus a tenth of a step) and `signals_dict`, from a `Signal` to its values 
 
 from __future__ import annotations
 
-import io
 import pickle
 import re
 import zipfile
@@ -19,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dist_mp.data.data_pickle import MAX_BYTES, Record, as_array, objects, unpickle
+from dist_mp.data.arrays import parse_npy
+from dist_mp.data.data_pickle import MAX_BYTES, Record, as_array
 from dist_mp.data.processed import Preparation, Progress, ShotFormat, write_processed
 from dist_mp.data.raw import ShotRefusedError
 from dist_mp.data.shot import Shot, Signal
@@ -132,21 +132,12 @@ def _member(archive: zipfile.ZipFile, name: str, trust_pickle: bool) -> Any:
     entry = archive.getinfo(f"{name}.npy")
     if entry.file_size > MAX_BYTES:
         raise ValueError(f"{name}: {entry.file_size:,} bytes are too many for a shot (limit {MAX_BYTES:,})")
-    stream = io.BytesIO(archive.read(entry))
-    version = np.lib.format.read_magic(stream)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"{name}: .npy version {version}")
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = header(stream)
-    raw = stream.read()
-    if not dtype.hasobject:
-        return np.frombuffer(raw, dtype).reshape(shape, order="F" if fortran else "C")
-    return unpickle(raw, _PACKAGES, trust_pickle)
+    return parse_npy(archive.read(entry), _PACKAGES, trust_pickle)
 
 
 def _signals(held: Any) -> Signals:
     """Signals by name in the order of the file; numpy pickles an array of one object, or the object itself."""
-    known = objects(held)
+    known = held
     if isinstance(known, np.ndarray) and known.dtype == object and known.size == 1:
         known = known.item()
     if not isinstance(known, dict) or not known:

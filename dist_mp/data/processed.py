@@ -173,7 +173,7 @@ class ProcessedShots:
         path = self._folder / name
         try:
             # Mapped first: a header that announces another shape than the index costs no memory.
-            mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+            mapped = np.lib.format.open_memmap(path, mode="r")
             if mapped.shape != shape or mapped.dtype != dtype:
                 raise ValueError(f"holds {mapped.dtype} {mapped.shape}, the index says {dtype} {shape}")
             array: np.ndarray = np.array(mapped)
