@@ -216,7 +216,13 @@ class ExchangeConfig(Section):
     """How gradients are averaged over the ranks."""
 
     codec: str = Field(
-        "auto", description="what a number is on the wire: auto (the precision's own type), fp32, fp16, bf16"
+        "auto",
+        description="what a number is on the wire: auto (the precision's own type), fp32, fp16, bf16, fp8_e4m3, "
+        "fp8_e5m2, dynamic_tree, dynamic_uniform, linear, static_tree, mantissa",
+    )
+    block: NonNegativeInt = Field(
+        256,
+        description="numbers that share a scale in the 8-bit codecs; multiples of 64 are fast (0: all of a gradient)",
     )
     algorithm: Literal["auto", "shared", "pieces", "native"] = Field(
         "auto",

@@ -31,7 +31,8 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
         UserError: the ranks' models differ, or an unknown codec.
     """
     precision = world.broadcast(_resolve(config) if world.rank == 0 else None)
-    codec = codec_by_name(precision.name if config.exchange.codec == "auto" else config.exchange.codec)
+    name = precision.name if config.exchange.codec == "auto" else config.exchange.codec
+    codec = codec_by_name(name, config.exchange.block)
     task = build_task(config, dataset.spec, precision.compute_dtype)
     shapes = [tuple(v.shape) for v in task.variables]
     check_fingerprint(world, fingerprint(task.paths, shapes, [precision.compute_dtype] * len(shapes)))
