@@ -85,7 +85,7 @@ def run_bench(bench: Bench) -> int:
         return 0
     request = bench.request()
     horovod = None if bench.peers is None else _horovod(bench.peers)
-    console = Console()
+    console = Console(highlight=False)
     ranks, samples = None, []
     program = [sys.executable, "-m", "dist_mp.experiments.allreduce_ranks"]
     with tempfile.TemporaryDirectory(prefix="dist-mp-bench-") as folder:
@@ -118,7 +118,9 @@ def _run_on_ranks(bench: Bench) -> None:
         samples = [sample for _ in range(bench.rounds) for sample in measure(world, request)]
         if world.rank == 0:
             ranks = Ranks(world.size, world.node_sizes, world.library)
-            _show(Console(), replace(bench, ranks=world.size), samples, ranks)
+            # mpirun gives its ranks a terminal of its own, which says nothing about where the output ends.
+            console = Console(highlight=False, force_terminal=False)
+            _show(console, replace(bench, ranks=world.size), samples, ranks)
 
 
 def _show(console: Console, bench: Bench, samples: Sequence[Sample], ranks: Ranks) -> None:
