@@ -19,12 +19,12 @@ from dist_mp.config import OptimizerConfig
 def make_optimizer(config: OptimizerConfig) -> keras.Optimizer:
     """The Keras optimizer of the settings; its learning rate is set before each update."""
     adaptive = {"beta_1": config.beta_1, "beta_2": config.beta_2, "epsilon": config.epsilon}
-    # Keras adds momentum to RMSprop on request only; the field's default of 0.9 is meant for momentum and nesterov.
-    rms_momentum = config.momentum if "momentum" in config.model_fields_set else 0.0
+    momentum = 0.9 if config.momentum is None else config.momentum
+    rms_momentum = config.momentum or 0.0
     factories = {
         "sgd": lambda: keras.optimizers.SGD(0.0),
-        "momentum": lambda: keras.optimizers.SGD(0.0, momentum=config.momentum),
-        "nesterov": lambda: keras.optimizers.SGD(0.0, momentum=config.momentum, nesterov=True),
+        "momentum": lambda: keras.optimizers.SGD(0.0, momentum=momentum),
+        "nesterov": lambda: keras.optimizers.SGD(0.0, momentum=momentum, nesterov=True),
         "adam": lambda: keras.optimizers.Adam(0.0, **adaptive),
         "adamw": lambda: keras.optimizers.AdamW(0.0, weight_decay=config.weight_decay, **adaptive),
         "rmsprop": lambda: keras.optimizers.RMSprop(0.0, rho=config.rho, momentum=rms_momentum, epsilon=config.epsilon),

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from dist_mp.config import OptimizerConfig
-from dist_mp.precision.master import MasterWeights
+from dist_mp.precision.master import MasterWeights, make_optimizer
 
 OPTIMIZERS = ["sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop", "adagrad"]
 SIXTEEN = ["float16", "bfloat16"]
@@ -73,3 +73,12 @@ def test_learning_rate_is_the_one_given() -> None:
     run(weights, 1, 1.0, 0.125)
     run(weights, 1, 1.0, 0.5)
     np.testing.assert_array_equal(weights.values()[0], -0.625)
+
+
+def test_settings_that_were_written_out_make_the_same_optimizer() -> None:
+    """RMSprop has momentum only where it is asked for, also when a run's config.yaml is run again."""
+    for name, momentum in (("rmsprop", 0.0), ("momentum", 0.9), ("nesterov", 0.9)):
+        given = OptimizerConfig(name=name)
+        again = OptimizerConfig.model_validate(given.model_dump())
+        assert make_optimizer(given).momentum == make_optimizer(again).momentum == momentum
+    assert make_optimizer(OptimizerConfig(name="rmsprop", momentum=0.5)).momentum == 0.5
