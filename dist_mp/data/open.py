@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from dist_mp.config import Config, TextData
+from pathlib import Path
+
+from dist_mp.config import Config, LabelledData, TextData
+from dist_mp.data.arrays import array_dataset
 from dist_mp.data.base import Dataset
+from dist_mp.data.images import cifar_dataset, idx_dataset
+from dist_mp.data.reviews import ReviewDataset
 from dist_mp.data.shots import ShotDataset
 from dist_mp.data.text import TextDataset
+from dist_mp.data.ts import SeriesDataset
+from dist_mp.errors import UserError
 
 
 def open_dataset(config: Config) -> Dataset:
     """The data set of `config.data`; every rank opens the same one and later reads only its own rows."""
     if isinstance(config.data, TextData):
         return TextDataset(config.data)
+    if isinstance(config.data, LabelledData):
+        return _labelled(config.data)
     return ShotDataset.from_config(config)
+
+
+def _labelled(data: LabelledData) -> Dataset:
+    if not data.path:
+        raise UserError("data.path is empty: name the file or folder with the labelled samples")
+    path, held_out = Path(data.path), data.validation_fraction
+    match data.format:
+        case "reviews":
+            return ReviewDataset(path, data.max_words, data.max_length, validation_fraction=held_out)
+        case "series":
+            return SeriesDataset(path, validation_fraction=held_out)
+        case "idx":
+            return idx_dataset(path)
+        case "cifar":
+            return cifar_dataset(path)
+        case "arrays":
+            return array_dataset(path, data.max_words, data.max_length, held_out)
