@@ -26,6 +26,15 @@ class Codec(ABC):
     def wire_bytes(self, n: int) -> int:
         """Bytes on the wire for n numbers."""
 
+    def seeded(self, seed: int, start: int = 0) -> Codec:
+        """The codec that rounds with the random numbers of a seed; itself where rounding is to nearest.
+
+        Args:
+            seed: from :func:`dist_mp.codec.rounding.rounding_seed`. Ranks that reduce the same numbers need the same.
+            start: place in the buffer of the first number that it will encode.
+        """
+        return self
+
     @abstractmethod
     def encode(self, values: NDArray, wire: Wire) -> None:
         """Write the codes of `values` (float32, float16 or ml_dtypes.bfloat16, n numbers) into `wire`."""

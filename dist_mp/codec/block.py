@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from dist_mp.codec.base import Codec, Wire
 from dist_mp.codec.book import CodeBook
 from dist_mp.codec.lanes import GROUP, add_group, decode_group, encode_group
 from dist_mp.codec.numbers import bits_of, element, kernel_view, load_float32, of_bits, store_float32, widen
+from dist_mp.codec.round_lanes import round_group
 
 DEFAULT_BLOCK = 256
 WHOLE_BLOCK = 1024
@@ -62,9 +64,19 @@ def scale_for(values: NDArray[Any], exponent: int, top: np.float32 | None) -> np
 
 @njit(nogil=True, cache=True)
 def encode_block(
-    values: NDArray[Any], wire: Wire, scale: np.float32, bounds: np.uint64, top: np.float32 | None
+    values: NDArray[Any],
+    wire: Wire,
+    scale: np.float32,
+    tables: np.uint64,
+    top: np.float32 | None,
+    seed: np.uint64 | None,
+    position: int,
 ) -> None:
-    """Write the scale and then the codes; all codes are 0 if the scale is NaN, so that all numbers come out as NaN."""
+    """Write the scale and then the codes; all codes are 0 if the scale is NaN, so that all numbers come out as NaN.
+
+    The codes are the nearest if `seed` is None; otherwise they are rounded at random, and `position` is the place of
+    the first number in its buffer.
+    """
     store_float32(np.uint64(wire.ctypes.data), scale)
     codes = wire[SCALE_BYTES:]
     if scale != scale:
@@ -74,12 +86,19 @@ def encode_block(
     source, target = np.uint64(values.ctypes.data), np.uint64(codes.ctypes.data)
     full = n - n % GROUP
     for i in range(0, full, GROUP):
-        at = source + np.uint64(i * values.itemsize)
-        encode_group(at, like, target + np.uint64(i), scale, bounds, top)
+        at, to = source + np.uint64(i * values.itemsize), target + np.uint64(i)
+        if seed is None:
+            encode_group(at, like, to, scale, tables, top)
+        else:
+            round_group(at, like, to, scale, tables, top, seed, np.uint32(position + i))
     if full < n:
         rest, last = np.zeros(GROUP, values.dtype), np.empty(GROUP, np.uint8)
         rest[: n - full] = values[full:]
-        encode_group(np.uint64(rest.ctypes.data), like, np.uint64(last.ctypes.data), scale, bounds, top)
+        at, to = np.uint64(rest.ctypes.data), np.uint64(last.ctypes.data)
+        if seed is None:
+            encode_group(at, like, to, scale, tables, top)
+        else:
+            round_group(at, like, to, scale, tables, top, seed, np.uint32(position + full))
         codes[full:] = last[: n - full]
 
 
@@ -90,17 +109,20 @@ def encode_blocks(
     block: int,
     whole: bool,
     exponent: int,
-    bounds: NDArray[np.int32],
+    tables: NDArray[np.int32],
     top: np.float32 | None,
+    seed: np.uint64 | None,
+    position: int,
 ) -> None:
     """Encode block by block, each with its own scale, or all with that of the largest number if `whole`."""
-    n, stride, tables = values.size, block + SCALE_BYTES, np.uint64(bounds.ctypes.data)
+    n, stride, at = values.size, block + SCALE_BYTES, np.uint64(tables.ctypes.data)
     scale = scale_for(values, exponent, top) if whole else np.float32(0)
     for k in range(-(-n // block)):
         part = values[k * block : (k + 1) * block]
         if not whole:
             scale = scale_for(part, exponent, top)
-        encode_block(part, wire[k * stride : k * stride + SCALE_BYTES + part.size], scale, tables, top)
+        out = wire[k * stride : k * stride + SCALE_BYTES + part.size]
+        encode_block(part, out, scale, at, top, seed, position + k * block)
 
 
 @njit(nogil=True, cache=True)
@@ -160,8 +182,10 @@ def reduce_blocks(
     block: int,
     whole: bool,
     exponent: int,
-    bounds: NDArray[np.int32],
+    tables: NDArray[np.int32],
     bound_of_top: np.float32 | None,
+    seed: np.uint64 | None,
+    position: int,
     book: NDArray[np.float32],
     top: np.float32 | None,
 ) -> None:
@@ -170,7 +194,7 @@ def reduce_blocks(
     A block is decoded, summed and encoded while it is in the first-level cache.
     """
     n, stride = scratch.size, block + SCALE_BYTES
-    tables, table = np.uint64(bounds.ctypes.data), np.uint64(book.ctypes.data)
+    at, table = np.uint64(tables.ctypes.data), np.uint64(book.ctypes.data)
     for k in range(-(-n // block)):
         size = min(block, n - k * block)
         total = scratch[k * block : k * block + size] if whole else scratch[:size]
@@ -178,9 +202,10 @@ def reduce_blocks(
             decode_block(wires[r] + np.uint64(k * stride), total, weights[r], r > 0, table, top)
         if not whole:
             scale = scale_for(total, exponent, bound_of_top)
-            encode_block(total, out[k * stride : k * stride + SCALE_BYTES + size], scale, tables, bound_of_top)
+            part = out[k * stride : k * stride + SCALE_BYTES + size]
+            encode_block(total, part, scale, at, bound_of_top, seed, position + k * block)
     if whole:
-        encode_blocks(scratch, out, block, True, exponent, bounds, bound_of_top)
+        encode_blocks(scratch, out, block, True, exponent, tables, bound_of_top, seed, position)
 
 
 class BlockCodec(Codec):
@@ -192,7 +217,7 @@ class BlockCodec(Codec):
     encoded without a further error. Scales are at least 2**-126, so that numbers below that become coarser, or zero.
     """
 
-    def __init__(self, name: str, book: CodeBook, block: int = DEFAULT_BLOCK) -> None:
+    def __init__(self, name: str, book: CodeBook, block: int = DEFAULT_BLOCK, *, stochastic: bool = False) -> None:
         """Prepare the tables.
 
         Args:
@@ -200,24 +225,45 @@ class BlockCodec(Codec):
             book: the magnitudes and their scale.
             block: numbers that share a scale; multiples of 64 are fast. 0: all numbers of one call do (in a sum, those
                 of the piece that is summed), and each 1024 of them carry a copy of it, so that the buffer can be cut.
+            stochastic: round up or down at random, right in the mean, by the numbers of :meth:`seeded`.
         """
         self.name = name
         self.book = book
         self.block = block or WHOLE_BLOCK
         self.whole = block == 0
         self._exponent = book.exponent or 0
-        self._bounds, self._table = book.tiled_bounds(), book.table()
+        self._table = book.table()
+        self._tables = book.rounding_tables() if stochastic else book.tiled_bounds()
+        self._seed = np.uint64(0) if stochastic else None
+        self._start = 0
         self._top = None if book.top is None else np.float32(book.top)
         self._bound_of_top = None if book.top is None else book.bounds[-1]
+
+    def seeded(self, seed: int, start: int = 0) -> BlockCodec:
+        """The codec with other random numbers, if it rounds at random; otherwise itself."""
+        if self._seed is None:
+            return self
+        other = copy(self)
+        other._seed, other._start = np.uint64(seed), start
+        return other
 
     def wire_bytes(self, n: int) -> int:
         """Bytes on the wire for n numbers."""
         return n + SCALE_BYTES * -(-n // self.block)
 
     def encode(self, values: NDArray[Any], wire: Wire) -> None:
-        """Write the scales and the nearest codes."""
-        numbers = kernel_view(values)
-        encode_blocks(numbers, wire, self.block, self.whole, self._exponent, self._bounds, self._bound_of_top)
+        """Write the scales and codes."""
+        encode_blocks(
+            kernel_view(values),
+            wire,
+            self.block,
+            self.whole,
+            self._exponent,
+            self._tables,
+            self._bound_of_top,
+            self._seed,
+            self._start,
+        )
 
     def decode(self, wire: Wire, out: NDArray[np.float32], scale: float = 1.0) -> None:
         """Write what each code stands for, times its block's scale times `scale`, which are multiplied first."""
@@ -233,8 +279,10 @@ class BlockCodec(Codec):
             self.block,
             self.whole,
             self._exponent,
-            self._bounds,
+            self._tables,
             self._bound_of_top,
+            self._seed,
+            self._start,
             self._table,
             self._top,
         )

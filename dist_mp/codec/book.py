@@ -41,11 +41,14 @@ class CodeBook:
         full[: len(self.magnitudes) - 1] = self.bounds[: len(self.magnitudes) - 1]
         return _levels(full)
 
-    def tiled_magnitudes(self) -> NDArray[np.int32]:
-        """The magnitudes arranged as :meth:`tiled_bounds`, for the search of the largest that is not above a number."""
+    def rounding_tables(self) -> NDArray[np.int32]:
+        """What stochastic rounding needs: the magnitudes arranged as bounds, by code, and the next larger ones by code.
+
+        The first part finds the largest magnitude that is not above a number; all are float32, by their bits.
+        """
         full = np.full(CODES - 1, np.inf, np.float32)
         full[: len(self.magnitudes) - 1] = self.magnitudes[1:]
-        return _levels(full)
+        return np.concatenate([_levels(full), self.table().view(np.int32), self.following().view(np.int32)])
 
     def table(self) -> NDArray[np.float32]:
         """128 magnitudes by code; codes that are not in use give the largest."""

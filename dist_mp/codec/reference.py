@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +16,7 @@ from dist_mp.codec.book import CodeBook
 from dist_mp.codec.dettmers import ZERO_BELOW, dynamic_tree, linear, mantissa, static_tree
 from dist_mp.codec.dynamic_map import dynamic_uniform
 from dist_mp.codec.fp8 import fp8_e4m3, fp8_e5m2
+from dist_mp.codec.rounding import uniform
 
 
 class ReferenceFloat(Codec):
@@ -66,6 +68,14 @@ class ReferenceBlock(Codec):
         """Name the codec, its book and the numbers that share a scale; 0: all numbers of a call."""
         self.name, self.book = name, book
         self.block, self.whole = block or WHOLE_BLOCK, block == 0
+        self.seed: int | None = None
+        self.start = 0
+
+    def seeded(self, seed: int, start: int = 0) -> ReferenceBlock:
+        """Rounds at random; `start` is the place of the first number in its buffer."""
+        other = copy(self)
+        other.seed, other.start = seed, start
+        return other
 
     def wire_bytes(self, n: int) -> int:
         """Bytes on the wire for n numbers."""
@@ -93,6 +103,20 @@ class ReferenceBlock(Codec):
         negative = np.signbit(x) & (code > 0)
         return np.where(negative, np.minimum(code, 127) + 128, code).astype(np.uint8)
 
+    def random_codes(self, x: NDArray[np.float32], random: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """The code below or above; above if the random number is less than the part of the step that x has gone."""
+        book, negative, magnitude = self.book.magnitudes, np.signbit(x), np.abs(x)
+        if self.book.top is not None:
+            magnitude = np.where(negative, np.minimum(magnitude, book[-1]), magnitude)
+        below = np.searchsorted(book, magnitude, side="right") - 1
+        low, high = book[below], self.book.following()[below]
+        code = below + (random * (high - low) < magnitude - low)
+        sign = 128 * (negative & (code > 0)) if self.book.top is not None else 128 * negative
+        return (code + sign).astype(np.uint8)
+
+    def _positions(self, start: int, n: int) -> NDArray[np.uint32]:
+        return (self.start + start + np.arange(n, dtype=np.int64)).astype(np.uint32)
+
     def magnitudes(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
         """What codes stand for, with their sign."""
         book = np.pad(self.book.magnitudes, (0, 128 - len(self.book.magnitudes)), mode="edge")
@@ -109,7 +133,12 @@ class ReferenceBlock(Codec):
             scale = self.scale(x if self.whole else part)
             out = wire[self.wire_bytes(start) :][: 4 + len(part)]
             out[:4] = np.array([scale], np.float32).view(np.uint8)
-            out[4:] = 0 if np.isnan(scale) else self.codes(part / scale)
+            if np.isnan(scale):
+                out[4:] = 0
+            elif self.seed is None:
+                out[4:] = self.codes(part / scale)
+            else:
+                out[4:] = self.random_codes(part / scale, uniform(self.seed, self._positions(start, len(part))))
 
     def decode(self, wire: Wire, out: NDArray[np.float32], scale: float = 1.0) -> None:
         """Multiply what each code stands for by its block's scale times `scale`."""

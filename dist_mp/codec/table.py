@@ -17,9 +17,9 @@ from dist_mp.codec.half import FloatCodec
 from dist_mp.errors import UserError
 
 
-def _table(block: int) -> dict[str, Callable[[], Codec]]:
+def _table(block: int, stochastic: bool) -> dict[str, Callable[[], Codec]]:
     def of_book(name: str, book: Callable[[], CodeBook]) -> Callable[[], Codec]:
-        return lambda: BlockCodec(name, book(), block)
+        return lambda: BlockCodec(name, book(), block, stochastic=stochastic)
 
     books = {
         "fp8_e4m3": fp8_e4m3,
@@ -40,22 +40,27 @@ def _table(block: int) -> dict[str, Callable[[], Codec]]:
 
 def codec_names() -> tuple[str, ...]:
     """All codecs by name."""
-    return tuple(_table(DEFAULT_BLOCK))
+    return tuple(_table(DEFAULT_BLOCK, False))
 
 
-def codec_by_name(name: str, block: int = DEFAULT_BLOCK) -> Codec:
+def codec_by_name(name: str, block: int = DEFAULT_BLOCK, *, stochastic: bool = False) -> Codec:
     """The codec of this name.
 
     Args:
         name: one of :func:`codec_names`.
         block: numbers that share a scale, in the codecs that have one; 0: all numbers of one call.
+        stochastic: round at random, right in the mean (8-bit codecs).
 
     Raises:
-        UserError: there is none; the message lists those that are. Or the block is negative.
+        UserError: there is none; the message lists those that are. Or the block is negative, or there is no
+            stochastic rounding to this type.
     """
-    table = _table(block)
+    table = _table(block, stochastic)
     if name not in table:
         raise UserError(f"unknown codec {name!r}: valid are {', '.join(table)}")
     if block < 0:
         raise UserError(f"exchange.block is {block}: it must be 0 (one scale for all) or a number of numbers")
-    return table[name]()
+    codec = table[name]()
+    if stochastic and not isinstance(codec, BlockCodec):
+        raise UserError(f"codec {name} rounds to nearest: stochastic rounding is for 8-bit code books")
+    return codec
