@@ -10,8 +10,6 @@ _RULE = b"-" * 74
 _HYDRA_FIRST = b"=" * 83
 _HYDRA_LAST = b"Please see the FAQ page for debugging suggestions"
 _MAX_HELD_LINES = 40
-_BLANK = b" \t\r\n\0"
-"""What Open MPI may send after its last message: a lone space or a zero byte."""
 
 _OPEN_MPI_END = (
     r"exited with non-zero status",
@@ -67,10 +65,11 @@ class BannerFilter:
     def feed(self, data: bytes) -> bytes:
         """Take in what came; return what may be shown."""
         shown = []
-        *lines, self._partial = (self._partial + data).split(b"\n")
+        # Open MPI adds a zero byte to a stream when a job is aborted, before or after what the ranks wrote.
+        *lines, self._partial = (self._partial + data.replace(b"\0", b"")).split(b"\n")
         for line in lines:
             shown.append(self._line(line + b"\n"))
-        after_end = self.ending is not None and not self._partial.strip(_BLANK)
+        after_end = self.ending is not None and not self._partial.strip()  # Open MPI sends a lone space
         if self._partial and self._held is None and not after_end and not self._may_open(self._partial):
             shown.append(self._partial)
             self._partial = b""
@@ -80,7 +79,7 @@ class BannerFilter:
         """Return what was held back: it turned out to be no message of mpirun, or the stream has ended."""
         held = b"".join(self._held or []) + self._partial
         self._held, self._partial = None, b""
-        return b"" if self.ending is not None and not held.strip(_BLANK) else held
+        return b"" if self.ending is not None and not held.strip() else held
 
     def _line(self, line: bytes) -> bytes:
         text = line.rstrip(b"\r\n")

@@ -82,6 +82,7 @@ def test_open_mpi_endings(cuts: list[int]) -> None:
     assert shown(OWN + ABORT, cuts) == (OWN, "rank 2 ended the job with status 1")
     killed = "rank 1 was ended by signal 9 (Killed); the system may have run out of memory"
     assert shown(OWN + KILLED, cuts) == (OWN, killed)
+    assert shown(b"\0" + OWN + ABORT + b"\0 ", cuts) == (OWN, "rank 2 ended the job with status 1")
     assert shown(ABORT + OWN + EXIT, cuts) == (OWN, "rank 2 ended the job with status 1")
 
 
