@@ -136,6 +136,21 @@ class TextData(Section):
     )
 
 
+class LabelledData(Section):
+    """Sequences or images with one class each, in buckets by length."""
+
+    kind: Literal["labelled"] = "labelled"
+    format: Literal["reviews", "series", "idx", "cifar", "arrays"] = Field(
+        "reviews",
+        description="reviews: aclImdb, archive or folder; series: NAME_TRAIN.ts beside NAME_TEST.ts; idx: folder of "
+        "MNIST or Fashion-MNIST; cifar: CIFAR-10, binary; arrays: .npz or folder of .npy as of Keras",
+    )
+    path: str = Field("", description="file or folder; of series the file NAME_TRAIN.ts")
+    max_words: PositiveInt = Field(20_000, description="reviews, arrays of words: vocabulary limit")
+    max_length: PositiveInt = Field(400, description="reviews, arrays of words: longest sequence, its end kept (steps)")
+    validation_fraction: float = Field(0.1, gt=0.0, lt=1.0, description="share of training samples held out")
+
+
 class LanguageModel(Section):
     """Word language model: embedding, stacked LSTM, softmax over the vocabulary."""
 
@@ -169,6 +184,33 @@ class DisruptionModel(Section):
         False, description="compute gates again in the backward pass: half the memory of activations, more time"
     )
     target: Literal["hinge", "maxhinge", "binary", "ttd"] = Field("hinge", description="what the output is trained on")
+
+
+class ClassifierModel(Section):
+    """Sequence classifier: embedding or causal convolutions, stacked LSTM or GRU, softmax at the last step."""
+
+    kind: Literal["classifier"] = "classifier"
+    cell: Literal["lstm", "gru"] = Field("lstm", description="kind of the recurrent layers")
+    layers: PositiveInt = Field(1, description="recurrent layers")
+    units: PositiveInt = Field(64, description="cells a layer")
+    embedding: PositiveInt = Field(64, description="width of the embedding, of words")
+    convolutions: NonNegativeInt = Field(0, description="convolutions over time before the layers, of series")
+    filters: PositiveInt = Field(32, description="filters of each of them")
+    width: PositiveInt = Field(5, description="steps that each of them looks back over, its own among them (steps)")
+    dropout: Rate = Field(0.0, description="dropout on the input of each layer and on the output")
+    recompute: bool = Field(
+        False, description="compute gates again in the backward pass: half the memory of activations, more time"
+    )
+
+
+class ConvolutionalModel(Section):
+    """Image classifier: blocks of two 3x3 convolutions and a pooling, two dense layers, softmax."""
+
+    kind: Literal["convolutional"] = "convolutional"
+    blocks: PositiveInt = Field(2, description="blocks; each halves the image and doubles the filters")
+    filters: PositiveInt = Field(16, description="filters of the first block")
+    dense: PositiveInt = Field(64, description="width of the hidden dense layer")
+    dropout: Rate = Field(0.0, description="dropout after each block and before the output")
 
 
 class OptimizerConfig(Section):
@@ -269,8 +311,10 @@ class Config(Section):
     threads: PositiveInt = Field(1, description="compute threads a rank")
     run_folder: str = Field("runs", description="run folders are made in here")
     loss_scale: LossScaleConfig = Field(default_factory=LossScaleConfig)
-    data: CampaignData | ShotsData | TextData = Field(default_factory=CampaignData, discriminator="kind")
-    model: LanguageModel | DisruptionModel = Field(default_factory=DisruptionModel, discriminator="kind")
+    data: CampaignData | ShotsData | TextData | LabelledData = Field(default_factory=CampaignData, discriminator="kind")
+    model: LanguageModel | DisruptionModel | ClassifierModel | ConvolutionalModel = Field(
+        default_factory=DisruptionModel, discriminator="kind"
+    )
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
     exchange: ExchangeConfig = Field(default_factory=ExchangeConfig)
@@ -278,7 +322,12 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _data_fits_model(self) -> Config:
-        fitting = {"language": ["text"], "disruption": ["campaign", "shots"]}[self.model.kind]
+        fitting = {
+            "language": ["text"],
+            "disruption": ["campaign", "shots"],
+            "classifier": ["labelled"],
+            "convolutional": ["labelled"],
+        }[self.model.kind]
         if self.data.kind not in fitting:
             needs = " or ".join(fitting)
             raise ValueError(f"model.kind {self.model.kind} needs data.kind {needs}, got {self.data.kind}")

@@ -20,22 +20,22 @@ def open_dataset(config: Config) -> Dataset:
     if isinstance(config.data, TextData):
         return TextDataset(config.data)
     if isinstance(config.data, LabelledData):
-        return _labelled(config.data)
+        return _labelled(config.data, config.seed)
     return ShotDataset.from_config(config)
 
 
-def _labelled(data: LabelledData) -> Dataset:
+def _labelled(data: LabelledData, seed: int) -> Dataset:
     if not data.path:
         raise UserError("data.path is empty: name the file or folder with the labelled samples")
     path, held_out = Path(data.path), data.validation_fraction
     match data.format:
         case "reviews":
-            return ReviewDataset(path, data.max_words, data.max_length, validation_fraction=held_out)
+            return ReviewDataset(path, data.max_words, data.max_length, validation_fraction=held_out, order_seed=seed)
         case "series":
-            return SeriesDataset(path, validation_fraction=held_out)
+            return SeriesDataset(path, validation_fraction=held_out, order_seed=seed)
         case "idx":
-            return idx_dataset(path)
+            return idx_dataset(path, held_out, seed)
         case "cifar":
-            return cifar_dataset(path)
+            return cifar_dataset(path, held_out, seed)
         case "arrays":
-            return array_dataset(path, data.max_words, data.max_length, held_out)
+            return array_dataset(path, data.max_words, data.max_length, held_out, seed)

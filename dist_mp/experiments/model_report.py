@@ -61,7 +61,7 @@ def ratios(rows: Sequence[Row], row: Row) -> dict[str, float]:
 def print_tables(console: Console, rows: Sequence[Row], length: int, vocabulary: int, threads: int) -> None:
     """A table of times and rates, and one of the shares."""
     times = Table(
-        title=f"Language model, T={length} V={vocabulary:,}, {threads} thread{'s' if threads > 1 else ''}; OOM: out of memory"
+        title=f"Language model, T={length} V={vocabulary:,}, {threads} thread{'s' * (threads > 1)} (OOM: no memory)"
     )
     for title in ("system", "L", "B", "N", "ms", "GFLOP/s", "products alone", "of it", "of peak", "peak MB"):
         times.add_column(title, justify="left" if title == "system" else "right")

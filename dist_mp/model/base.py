@@ -9,7 +9,8 @@ import keras
 import tensorflow as tf
 
 State = list[tf.Tensor]
-"""Recurrent state between windows: for each LSTM layer h [B, N] in the compute type and c [B, N] in FP32."""
+"""Recurrent state between windows: for each LSTM layer h [B, N] in the compute type and c [B, N] in FP32, for each GRU
+layer h [B, N] in FP32."""
 
 
 class Task(ABC):

@@ -8,9 +8,11 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dist_mp.config import Config, DisruptionModel, LanguageModel
+from dist_mp.config import ClassifierModel, Config, ConvolutionalModel, DisruptionModel, LanguageModel
 from dist_mp.data.base import DataSpec
 from dist_mp.model.base import Task
+from dist_mp.model.classifier import ClassifierTask
+from dist_mp.model.convolutional import ConvolutionalTask
 from dist_mp.model.disruption import DisruptionTask
 from dist_mp.model.language import LanguageTask
 
@@ -26,6 +28,10 @@ def build_task(config: Config, spec: DataSpec, compute_dtype: str) -> Task:
             return LanguageTask(config.model, spec.vocabulary, config.seed, compute_dtype)
         case DisruptionModel():
             return DisruptionTask(config.model, spec, config.seed, compute_dtype)
+        case ClassifierModel():
+            return ClassifierTask(config.model, spec, config.seed, compute_dtype)
+        case ConvolutionalModel():
+            return ConvolutionalTask(config.model, spec, config.seed, compute_dtype)
 
 
 def initial_masters(config: Config, spec: DataSpec) -> list[NDArray[np.float32]]:

@@ -16,7 +16,7 @@ from dist_mp.model.base import State, Task
 from dist_mp.model.initial import SeededInitializers
 from dist_mp.model.layers import Conv1D, Dense
 from dist_mp.model.ops import max_pool
-from dist_mp.model.stack import LSTMStack
+from dist_mp.model.stack import RecurrentStack
 
 CONVOLUTIONS = 3
 SHORTEST_PROFILE = 22
@@ -75,7 +75,7 @@ class DisruptionNetwork(keras.Model):
         if spec.profiles:
             self.profiles = ProfileNetwork(config, spec, initializers, dtype)
             features += self.profiles.features
-        self.stack = LSTMStack(
+        self.stack = RecurrentStack(
             config.layers,
             config.units,
             features,

@@ -11,7 +11,7 @@ from dist_mp.model.blocked_softmax import blocked_softmax_losses
 from dist_mp.model.initial import SeededInitializers
 from dist_mp.model.layers import Dense, Embedding
 from dist_mp.model.ops import softmax_losses
-from dist_mp.model.stack import LSTMStack
+from dist_mp.model.stack import RecurrentStack
 
 
 class LanguageNetwork(keras.Model):
@@ -29,7 +29,7 @@ class LanguageNetwork(keras.Model):
         self.embedding = Embedding(
             words, config.units, embeddings_initializer=uniform("embedding"), name="embedding", dtype=dtype
         )
-        self.stack = LSTMStack(
+        self.stack = RecurrentStack(
             config.layers, config.units, config.units, config.dropout, uniform, uniform, dtype, config.recompute
         )
         self.output_layer = Dense(words, kernel_initializer=uniform("output"), name="output", dtype=dtype)

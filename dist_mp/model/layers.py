@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dist_mp.model.ops import conv1d, dense, embed
+from dist_mp.model.ops import add_bias, conv1d, conv2d, dense, embed
 
 
 class Embedding(keras.layers.Embedding):
@@ -36,6 +36,15 @@ class Conv1D(keras.layers.Conv1D):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """The convolution and the activation of inputs [R, L, C]: [R, L - K + 1, N]."""
         return self.activation(conv1d(inputs, *_weights(self.kernel, self.bias, inputs.dtype)))
+
+
+class Conv2D(keras.layers.Conv2D):
+    """`keras.layers.Conv2D` (same padding, stride 1, with a bias); the bias's gradient is summed in float32."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """The convolution and the activation of inputs [R, H, W, C]: [R, H, W, N]."""
+        kernel, bias = _weights(self.kernel, self.bias, inputs.dtype)
+        return self.activation(add_bias(conv2d(inputs, kernel), bias))
 
 
 def _weights(kernel: Any, bias: Any, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:

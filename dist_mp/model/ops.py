@@ -50,6 +50,28 @@ def dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, 
     return tf.nn.bias_add(tf.matmul(x, kernel), bias), gradient
 
 
+@tf.custom_gradient
+def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, object]:
+    """Sum of x [..., N] and bias [N]; the bias's gradient is accumulated in float32 and rounded once."""
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return upstream, column_sums(tf.reshape(upstream, (-1, bias.shape[0])))
+
+    return tf.nn.bias_add(x, bias), gradient
+
+
+def conv2d(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """Convolution of x [R, H, W, C] by kernel [K, K, C, N], zeros around, stride 1: [R, H, W, N].
+
+    On a CPU TensorFlow has no 16-bit convolution that accumulates in float32 on every processor: there it is computed
+    in float32 from the 16-bit numbers and rounded once, its gradients too.
+    """
+    if x.dtype in (tf.float32, tf.float64) or tf.config.list_physical_devices("GPU"):
+        return tf.nn.conv2d(x, kernel, 1, "SAME")
+    wide = tf.nn.conv2d(tf.cast(x, tf.float32), tf.cast(kernel, tf.float32), 1, "SAME")
+    return tf.cast(wide, x.dtype)
+
+
 def conv1d(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """Valid convolution of x [R, L, C] by kernel [K, C, N] and bias [N], stride 1: [R, L - K + 1, N].
 

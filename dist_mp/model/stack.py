@@ -1,22 +1,23 @@
-"""Stacked LSTM layers with dropout and explicit state, time-major: what the models have in common."""
+"""Stacked recurrent layers with dropout and explicit state, time-major: what the models have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from dist_mp.model.base import State
+from dist_mp.model.gru import GRU
 from dist_mp.model.lstm import LSTM
 from dist_mp.model.ops import stateless_dropout
-from dist_mp.model.time_loop import exact_dtype
 
 MakeInitializer = Callable[[str], keras.Initializer]
 
 
-class LSTMStack(keras.layers.Layer):
-    """L LSTM layers of N cells, with dropout on the input of each and on the output (Zaremba et al. 2014)."""
+class RecurrentStack(keras.layers.Layer):
+    """L LSTM or GRU layers of N cells, with dropout on the input of each and on the output (Zaremba et al. 2014)."""
 
     def __init__(
         self,
@@ -28,23 +29,25 @@ class LSTMStack(keras.layers.Layer):
         recurrent_initializer: MakeInitializer,
         dtype: str,
         recompute: bool = False,
+        cell: str = "lstm",
     ) -> None:
         """Create the layers for inputs of so many features; the initializers are made for each variable's name.
 
         `recompute` is that of :class:`dist_mp.model.lstm.LSTM`.
         """
-        super().__init__(name="lstm", dtype=dtype)
+        super().__init__(name=cell, dtype=dtype)
         self.dropout = dropout
         self.units = units
         self.layers = []
+        make: Any = {"lstm": LSTM, "gru": GRU}[cell]
         for i in range(layers):
-            layer = LSTM(
+            layer = make(
                 units,
                 return_sequences=True,
                 recompute=recompute,
-                kernel_initializer=kernel_initializer(f"lstm_{i}/kernel"),
-                recurrent_initializer=recurrent_initializer(f"lstm_{i}/recurrent_kernel"),
-                name=f"lstm_{i}",
+                kernel_initializer=kernel_initializer(f"{cell}_{i}/kernel"),
+                recurrent_initializer=recurrent_initializer(f"{cell}_{i}/recurrent_kernel"),
+                name=f"{cell}_{i}",
                 dtype=dtype,
             )
             layer.build((None, None, features if i == 0 else units))
@@ -54,19 +57,19 @@ class LSTMStack(keras.layers.Layer):
     @property
     def path(self) -> str:
         """What computes the recurrence, and why, for the run's header."""
-        name = "cuDNN through Keras" if self.layers[0].computed_by == "cudnn" else "dist_mp's own LSTM"
+        name = "cuDNN through Keras" if self.layers[0].computed_by == "cudnn" else "dist_mp's own"
         return f"{name} ({self.layers[0].computed_why})"
 
     def initial_state(self, rows: int) -> State:
-        """Zeros: for each layer h [rows, N] in the compute dtype and c [rows, N] float32."""
-        h = tf.zeros((rows, self.units), self.compute_dtype)
-        return [h, tf.zeros((rows, self.units), exact_dtype(tf.as_dtype(self.compute_dtype)))] * len(self.layers)
+        """Zeros for each layer: h [rows, N] in the compute dtype and c [rows, N] float32, of a GRU h float32."""
+        return [state for layer in self.layers for state in layer.get_initial_state(rows)]
 
     def call(self, x: tf.Tensor, state: State, training: bool, seed: tf.Tensor) -> tuple[tf.Tensor, State]:
         """Outputs [T, B, N] of the last layer for x [T, B, D], and the state after the last step."""
         rate = self.dropout if training else 0.0
         after: State = []
         for i, layer in enumerate(self.layers):
-            x, states = layer.run(stateless_dropout(x, rate, seed, salt=i), state[2 * i : 2 * i + 2])
+            before = state[len(after) : len(after) + len(layer.state_dtypes())]
+            x, states = layer.run(stateless_dropout(x, rate, seed, salt=i), before)
             after += states
         return stateless_dropout(x, rate, seed, salt=len(self.layers)), after

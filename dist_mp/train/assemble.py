@@ -8,7 +8,7 @@ import tensorflow as tf
 from dist_mp import __version__
 from dist_mp.codec.table import codec_by_name
 from dist_mp.comm.world import World
-from dist_mp.config import Config, ShotWindows
+from dist_mp.config import Config, LabelledData, ShotWindows
 from dist_mp.data.base import Dataset, Split
 from dist_mp.data.shots import ShotSplit
 from dist_mp.exchange.allreduce import Allreduce
@@ -19,7 +19,7 @@ from dist_mp.precision.loss_scale import LossScale
 from dist_mp.precision.master import MasterWeights
 from dist_mp.precision.policy import Precision, host_features, resolve_precision
 from dist_mp.schedule import worker_rate
-from dist_mp.train.evaluate import Collector, Evaluator, PerplexityCollector, ShotCollector
+from dist_mp.train.evaluate import ClassCollector, Collector, Evaluator, PerplexityCollector, ShotCollector
 from dist_mp.train.loop import Parts
 from dist_mp.train.step import TrainStep
 
@@ -64,6 +64,8 @@ def _algorithm(config: Config) -> str:
 def _collector(config: Config, split: Split) -> Collector:
     if isinstance(config.data, ShotWindows) and isinstance(split, ShotSplit):
         return ShotCollector(config.data, split)
+    if isinstance(config.data, LabelledData):
+        return ClassCollector()
     return PerplexityCollector()
 
 

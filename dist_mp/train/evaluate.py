@@ -14,6 +14,7 @@ from dist_mp.config import Config, ShotWindows
 from dist_mp.data.base import Batch, Split
 from dist_mp.data.shots import ShotSplit
 from dist_mp.model.base import State, Task, reset_rows
+from dist_mp.train.classification import classification_metrics
 from dist_mp.train.roc import ShotMaxima, WarningRules, roc, shot_maxima
 
 
@@ -74,6 +75,30 @@ class ShotCollector:
                 merged[shot] = part.merge(merged[shot]) if shot in merged else part
         self._seen = {}
         return {"auc": roc(merged.values()).auc}
+
+
+class ClassCollector:
+    """Accuracy, F1 and, of two classes, the area under the ROC curve, over the sequences of a split."""
+
+    wants_scores = True
+
+    def __init__(self) -> None:
+        """Begin without sequences."""
+        self._labels: list[NDArray] = []
+        self._scores: list[NDArray] = []
+
+    def add(self, batch: Batch, scores: NDArray[np.float32]) -> None:
+        """Take the label and the scores at the last valid step of each sequence."""
+        labelled = batch.weight > 0
+        self._labels.append(batch.targets[labelled])
+        self._scores.append(scores[labelled])
+
+    def metrics(self, world: World, mean_loss: float) -> dict[str, float]:
+        """The metrics of :func:`dist_mp.train.classification.classification_metrics`; NaN scores make a class wrong."""
+        parts = world.allgather((np.concatenate(self._labels), np.concatenate(self._scores)))
+        self._labels, self._scores = [], []
+        labels, scores = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return classification_metrics(labels, np.nan_to_num(scores, nan=-np.inf))
 
 
 class Evaluator:

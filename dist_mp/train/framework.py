@@ -37,6 +37,8 @@ def import_tensorflow(threads: int, local_rank: int) -> Any:
             mine = gpus[local_rank % len(gpus)]
             tf.config.set_visible_devices(mine, "GPU")
             tf.config.experimental.set_memory_growth(mine, True)
+        # Buckets have a graph for each of their few lengths, on purpose.
+        tf.get_logger().addFilter(lambda record: "retracing" not in record.getMessage())
         with tf.device("/CPU:0"):
             ones = tf.ones([2, 2], tf.float16)
             tf.linalg.matmul(ones, ones)
