@@ -27,7 +27,11 @@ UNKNOWN_WORD = 0
 
 
 def array_dataset(
-    path: Path, max_words: int = 20_000, max_length: int | None = 400, validation_fraction: float = 0.1
+    path: Path,
+    max_words: int = 20_000,
+    max_length: int | None = 400,
+    validation_fraction: float = 0.1,
+    order_seed: int = 1,
 ) -> LabelledDataset:
     """Read a file or folder; refuses arrays of other shapes and types, and pickles of anything but lists of numbers."""
     arrays = {name: _load(path, name) for name in NAMES}
@@ -56,6 +60,7 @@ def array_dataset(
         [str(label) for label in range(count)],
         max_length=max_length if words else None,
         validation_fraction=validation_fraction,
+        order_seed=order_seed,
         vocabulary=size if words else 0,
     )
 

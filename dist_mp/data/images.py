@@ -64,7 +64,7 @@ def _read(path: Path) -> bytes:
     return raw
 
 
-def idx_dataset(folder: Path) -> LabelledDataset:
+def idx_dataset(folder: Path, validation_fraction: float = 0.1, order_seed: int = 1) -> LabelledDataset:
     """The four files of MNIST or Fashion-MNIST in a folder, gzipped or not."""
     arrays = []
     for name in IDX_FILES:
@@ -80,10 +80,13 @@ def idx_dataset(folder: Path) -> LabelledDataset:
         raise UserError(f"{folder}: training images are {arrays[0].shape[1:]}, test images {arrays[2].shape[1:]}")
     classes = [str(label) for label in range(int(arrays[1].max()) + 1)]
     training = Labelled(arrays[0], arrays[1].astype(np.int32))
-    return LabelledDataset(str(folder), training, Labelled(arrays[2], arrays[3].astype(np.int32)), classes)
+    test = Labelled(arrays[2], arrays[3].astype(np.int32))
+    return LabelledDataset(
+        str(folder), training, test, classes, validation_fraction=validation_fraction, order_seed=order_seed
+    )
 
 
-def cifar_dataset(path: Path) -> LabelledDataset:
+def cifar_dataset(path: Path, validation_fraction: float = 0.1, order_seed: int = 1) -> LabelledDataset:
     """CIFAR-10, binary version (Krizhevsky 2009): the folder `cifar-10-batches-bin`, or the archive that holds it."""
     batches = _cifar_folder(path) if path.is_dir() else _cifar_archive(path)
     parts = []
@@ -95,7 +98,9 @@ def cifar_dataset(path: Path) -> LabelledDataset:
         # Stored plane by plane: red, green, blue.
         images = np.ascontiguousarray(records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
         parts.append(Labelled(images, records[:, 0].astype(np.int32)))
-    return LabelledDataset(str(path), parts[0], parts[1], CIFAR_CLASSES)
+    return LabelledDataset(
+        str(path), parts[0], parts[1], CIFAR_CLASSES, validation_fraction=validation_fraction, order_seed=order_seed
+    )
 
 
 def _cifar_records(where: str, raw: bytes) -> NDArray[np.uint8]:

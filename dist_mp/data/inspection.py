@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,13 @@ SHOWN = 20
 """Refused shots that are named one by one; of more only the number is told, unless all are asked for."""
 
 
+_LABELLED: dict[str, Callable[[Path], LabelledDataset]] = {
+    "idx": idx_dataset,
+    "cifar": cifar_dataset,
+    "arrays": array_dataset,
+}
+
+
 def inspect_path(path: Path, everything: bool = False) -> Iterator[str]:
     """Lines about the data at `path`, whatever it is."""
     kind, path = detect(path)
@@ -50,8 +57,7 @@ def inspect_path(path: Path, everything: bool = False) -> Iterator[str]:
             yield series.describe()
             yield from _labelled((series.train, series.valid, series.test), series.classes)
         case _:
-            readers = {"idx": idx_dataset, "cifar": cifar_dataset, "arrays": array_dataset}
-            dataset: LabelledDataset = readers[kind](path)
+            dataset = _LABELLED[kind](path)
             yield dataset.describe()
             yield from _labelled((dataset.train, dataset.valid, dataset.test), dataset.classes)
 
