@@ -21,6 +21,8 @@ class Codec(ABC):
     name: str
     block: int = 1
     """Numbers that share a scale; a buffer is cut into pieces only at multiples of it."""
+    whole: bool = False
+    """Whether one scale serves all numbers of a call, so that a gradient must be encoded by one call."""
 
     @abstractmethod
     def wire_bytes(self, n: int) -> int:

@@ -124,3 +124,24 @@ def store_float32(typing: Any, address: types.Type, x: types.Type) -> tuple[Any,
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.float32), generate
+
+
+@intrinsic
+def load_int32(typing: Any, address: types.Type) -> tuple[Any, Callable[..., Any]]:
+    """The int32 number at an address of any alignment."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(builder.inttoptr(args[0], ir.IntType(32).as_pointer()), align=1)
+
+    return types.int32(types.uint64), generate
+
+
+@intrinsic
+def store_int32(typing: Any, address: types.Type, x: types.Type) -> tuple[Any, Callable[..., Any]]:
+    """Write an int32 number to an address of any alignment."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[1], builder.inttoptr(args[0], ir.IntType(32).as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.int32), generate

@@ -187,6 +187,67 @@ class ReferenceFP8(ReferenceBlock):
         return codes.view(self.dtype).astype(np.float32)
 
 
+class ReferenceOneBit(Codec):
+    """Signs of the numbers, with the means of the negative and of the other ones: count, two means, bits a block."""
+
+    def __init__(self, block: int) -> None:
+        """Take the numbers that share the means."""
+        self.name, self.block = "one_bit", block
+
+    def wire_bytes(self, n: int) -> int:
+        """Bytes on the wire for n numbers."""
+        return sum(12 + -(-min(self.block, n - start) // 8) for start in range(0, n, self.block))
+
+    def encode(self, values: NDArray[Any], wire: Wire) -> None:
+        """Write the blocks."""
+        self._encode(values.astype(np.float32), wire, [self.block] * len(values))
+
+    def _encode(self, x: NDArray[np.float32], wire: Wire, counts: Sequence[int]) -> None:
+        for k, start in enumerate(range(0, len(x), self.block)):
+            part = x[start : start + self.block]
+            out = wire[self.wire_bytes(start) : self.wire_bytes(start + len(part))]
+            part = part[: counts[k]]
+            negative = part < 0
+            with np.errstate(invalid="ignore"):
+                means = [self._mean(part, negative), self._mean(part, ~negative)]
+            out[:4] = np.array([len(part)], np.int32).view(np.uint8)
+            out[4:12] = np.array(means, np.float32).view(np.uint8)
+            out[12:] = 0
+            packed = np.packbits(negative, bitorder="little")
+            out[12 : 12 + len(packed)] = packed
+
+    def _mean(self, part: NDArray[np.float32], chosen: NDArray[np.bool_]) -> float:
+        """Sums of 16 lanes in float64, added in order, over the count."""
+        terms = np.zeros(-(-len(part) // 16) * 16)
+        terms[: len(part)] = np.where(chosen, part, 0)
+        lanes = np.zeros(16)
+        for row in terms.reshape(-1, 16):
+            lanes += row
+        total = 0.0
+        for lane in lanes:
+            total += lane
+        return total / max(int(chosen.sum()), 1)
+
+    def _counts(self, wire: Wire, n: int) -> list[int]:
+        starts = [self.wire_bytes(start) for start in range(0, n, self.block)]
+        return [int(wire[at : at + 4].copy().view(np.int32)[0]) for at in starts]
+
+    def decode(self, wire: Wire, out: NDArray[np.float32], scale: float = 1.0) -> None:
+        """Write the means by sign, and 0 beyond the count."""
+        for count, start in zip(self._counts(wire, len(out)), range(0, len(out), self.block), strict=True):
+            part = out[start : start + self.block]
+            block = wire[self.wire_bytes(start) : self.wire_bytes(start + len(part))]
+            low, high = block[4:12].copy().view(np.float32) * np.float32(scale)
+            negative = np.unpackbits(block[12:], count=len(part), bitorder="little").astype(bool)
+            part[:] = np.where(np.arange(len(part)) < count, np.where(negative, low, high), 0)
+
+    def reduce(self, wires: Sequence[Wire], weights: Sequence[float], out: Wire, scratch: NDArray[np.float32]) -> None:
+        """Sum in FP32 in the order of the wires, then encode as many numbers as the wires have."""
+        n = len(scratch)
+        counts = np.max([self._counts(wire, n) for wire in wires], axis=0, initial=0)
+        self._encode(weighted_sum(self, wires, weights, n), out, counts.astype(int).tolist())
+
+
 def reference_codecs(block: int = DEFAULT_BLOCK) -> dict[str, Codec]:
     """The reference of every codec, by name."""
     codecs: list[Codec] = [
@@ -200,5 +261,6 @@ def reference_codecs(block: int = DEFAULT_BLOCK) -> dict[str, Codec]:
         ReferenceBlock("linear", linear(), block),
         ReferenceBlock("static_tree", static_tree(), block),
         ReferenceBlock("mantissa", mantissa(), block),
+        ReferenceOneBit(block),
     ]
     return {codec.name: codec for codec in codecs}

@@ -14,6 +14,7 @@ from dist_mp.codec.dettmers import dynamic_tree, linear, mantissa, static_tree
 from dist_mp.codec.dynamic_map import dynamic_uniform
 from dist_mp.codec.fp8 import fp8_e4m3, fp8_e5m2
 from dist_mp.codec.half import FloatCodec
+from dist_mp.codec.one_bit import OneBitCodec
 from dist_mp.errors import UserError
 
 
@@ -35,6 +36,7 @@ def _table(block: int, stochastic: bool) -> dict[str, Callable[[], Codec]]:
         "fp16": lambda: FloatCodec("fp16", np.float16),
         "bf16": lambda: FloatCodec("bf16", ml_dtypes.bfloat16),
         **{name: of_book(name, book) for name, book in books.items()},
+        "one_bit": lambda: OneBitCodec(block),
     }
 
 
@@ -60,6 +62,8 @@ def codec_by_name(name: str, block: int = DEFAULT_BLOCK, *, stochastic: bool = F
         raise UserError(f"unknown codec {name!r}: valid are {', '.join(table)}")
     if block < 0:
         raise UserError(f"exchange.block is {block}: it must be 0 (one scale for all) or a number of numbers")
+    if name == "one_bit" and (block == 0 or block % 8):
+        raise UserError(f"exchange.block is {block}: codec one_bit needs a multiple of 8")
     codec = table[name]()
     if stochastic and not isinstance(codec, BlockCodec):
         raise UserError(f"codec {name} rounds to nearest: stochastic rounding is for 8-bit code books")
