@@ -6,11 +6,9 @@ its dotted path (``optimizer.clip_norm=5``). Unknown keys are refused with the n
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -19,13 +17,12 @@ from pydantic import (
     model_validator,
 )
 
-Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
-
-
-class Section(BaseModel):
-    """A group of settings: strict types, finite numbers, no unknown keys, never changed after validation."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+from dist_mp.model_settings import ClassifierModel as ClassifierModel
+from dist_mp.model_settings import ConvolutionalModel as ConvolutionalModel
+from dist_mp.model_settings import DisruptionModel as DisruptionModel
+from dist_mp.model_settings import LanguageModel as LanguageModel
+from dist_mp.section import Rate as Rate
+from dist_mp.section import Section as Section
 
 
 class LossScaleConfig(Section):
@@ -149,68 +146,6 @@ class LabelledData(Section):
     max_words: PositiveInt = Field(20_000, description="reviews, arrays of words: vocabulary limit")
     max_length: PositiveInt = Field(400, description="reviews, arrays of words: longest sequence, its end kept (steps)")
     validation_fraction: float = Field(0.1, gt=0.0, lt=1.0, description="share of training samples held out")
-
-
-class LanguageModel(Section):
-    """Word language model: embedding, stacked LSTM, softmax over the vocabulary."""
-
-    kind: Literal["language"] = "language"
-    layers: PositiveInt = Field(2, description="LSTM layers")
-    units: PositiveInt = Field(200, description="LSTM cells a layer, and the width of the embedding")
-    dropout: Rate = Field(0.0, description="dropout on the input of each LSTM layer and on the output")
-    recompute: bool = Field(
-        False, description="compute gates again in the backward pass: half the memory of activations, more time"
-    )
-    softmax_block: PositiveInt | None = Field(
-        None, description="words whose logits exist at a time: less memory, one product more (null: all at once)"
-    )
-    init_scale: PositiveFloat = Field(0.05, description="weights start uniform in [-init_scale, init_scale]")
-
-
-class DisruptionModel(Section):
-    """Disruption predictor: convolutions over 1D profiles, joined with 0D signals, stacked LSTM, one output a step."""
-
-    kind: Literal["disruption"] = "disruption"
-    layers: PositiveInt = Field(2, description="LSTM layers")
-    units: PositiveInt = Field(64, description="LSTM cells a layer")
-    filters: PositiveInt = Field(
-        16, description="filters of the first profile convolution; halved at each of the next two"
-    )
-    profile_dense: PositiveInt = Field(
-        32, description="width of the dense layers over the profiles (the last has a quarter of it)"
-    )
-    dropout: Rate = Field(0.0, description="dropout on the input of each LSTM layer and on the output")
-    recompute: bool = Field(
-        False, description="compute gates again in the backward pass: half the memory of activations, more time"
-    )
-    target: Literal["hinge", "maxhinge", "binary", "ttd"] = Field("hinge", description="what the output is trained on")
-
-
-class ClassifierModel(Section):
-    """Sequence classifier: embedding or causal convolutions, stacked LSTM or GRU, softmax at the last step."""
-
-    kind: Literal["classifier"] = "classifier"
-    cell: Literal["lstm", "gru"] = Field("lstm", description="kind of the recurrent layers")
-    layers: PositiveInt = Field(1, description="recurrent layers")
-    units: PositiveInt = Field(64, description="cells a layer")
-    embedding: PositiveInt = Field(64, description="width of the embedding, of words")
-    convolutions: NonNegativeInt = Field(0, description="convolutions over time before the layers, of series")
-    filters: PositiveInt = Field(32, description="filters of each of them")
-    width: PositiveInt = Field(5, description="steps that each of them looks back over, its own among them (steps)")
-    dropout: Rate = Field(0.0, description="dropout on the input of each layer and on the output")
-    recompute: bool = Field(
-        False, description="compute gates again in the backward pass: half the memory of activations, more time"
-    )
-
-
-class ConvolutionalModel(Section):
-    """Image classifier: blocks of two 3x3 convolutions and a pooling, two dense layers, softmax."""
-
-    kind: Literal["convolutional"] = "convolutional"
-    blocks: PositiveInt = Field(2, description="blocks; each halves the image and doubles the filters")
-    filters: PositiveInt = Field(16, description="filters of the first block")
-    dense: PositiveInt = Field(64, description="width of the hidden dense layer")
-    dropout: Rate = Field(0.0, description="dropout after each block and before the output")
 
 
 class OptimizerConfig(Section):

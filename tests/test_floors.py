@@ -14,6 +14,8 @@ FLOORS = {
     "errors": 0.0,
     "log": 0.0,
     "timeline": 0.0,
+    "section": 0.05,
+    "model_settings": 0.06,
     "config": 0.1,
     "schedule": 0.2,
     "settings": 0.2,

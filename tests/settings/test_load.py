@@ -108,8 +108,8 @@ def test_every_bundled_configuration_is_valid(name: str) -> None:
             "data:\n  kind: text\n  shots: 3\n",
             ":3: data.shots: no such setting; it needs data.kind campaign, which is text",
         ),
-        ("data: {kind: txt}\n", ":1: data.kind: must be one of campaign, shots, text, got 'txt'"),
-        ("data: {kind: [text]}\n", ":1: data.kind: must be one of campaign, shots, text, got ['text']"),
+        ("data: {kind: txt}\n", ":1: data.kind: must be one of campaign, labelled, shots, text, got 'txt'"),
+        ("data: {kind: [text]}\n", ":1: data.kind: must be one of campaign, labelled, shots, text, got ['text']"),
         ("train: 3\n", ":1: train: must be a section with `key: value` lines of its own, got 3"),
         ("data:\n", ":1: data: must be a section with `key: value` lines of its own, got nothing (null)"),
         ("data: {min_steps: 9, max_steps: 8}\n", ":1: data: min_steps must not exceed max_steps, got 9 > 8"),
@@ -156,10 +156,10 @@ def test_aliases_that_multiply_are_refused(write: Any) -> None:
         ("epochs=3", "epochs=3: no such setting; did you mean train.epochs?"),
         ("optimiser.name=adam", "optimiser.name=adam: no such setting; did you mean optimizer.name?"),
         ("train..epochs=3", "train..epochs=3: no such setting; did you mean train.epochs?"),
-        ("data.path=x", "data.path=x: no such setting; it needs data.kind shots or text, which is campaign"),
+        ("data.path=x", "data.path=x: no such setting; it needs data.kind labelled or shots or text, which is campaign"),
         ("train=3", "train=3: must be a section with `key: value` lines of its own, got 3"),
         ("train={epochs: 0}", "train.epochs: must be an integer > 0, got 0"),
-        ("model.kind=x", "model.kind=x: must be one of disruption, language, got 'x'"),
+        ("model.kind=x", "model.kind=x: must be one of disruption, classifier, convolutional, language, got 'x'"),
         ("name=a b", "name=a b: must be text that matches ^[A-Za-z0-9][A-Za-z0-9._-]*$, got 'a b'"),
         ("run_folder=\udcff", "run_folder: the value is not UTF-8 text"),
     ],
@@ -237,6 +237,7 @@ def test_every_field_is_reached_and_round_trips(field: Field, data: st.DataObjec
     value = data.draw(allowed(field))
     kind = value if field.path.endswith(".kind") else field.kind or "campaign"
     pairs = [("campaign", "disruption"), ("shots", "disruption"), ("text", "language")]
+    pairs += [("labelled", "classifier"), ("labelled", "convolutional")]
     pair = next(pair for pair in pairs if kind in pair)
     path = tmp_path / "empty.yaml"
     path.write_text("")

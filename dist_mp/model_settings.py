@@ -1,0 +1,71 @@
+"""The settings of the models, one section a kind; part of :mod:`dist_mp.config`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from dist_mp.section import Rate, Section
+
+
+class LanguageModel(Section):
+    """Word language model: embedding, stacked LSTM, softmax over the vocabulary."""
+
+    kind: Literal["language"] = "language"
+    layers: PositiveInt = Field(2, description="LSTM layers")
+    units: PositiveInt = Field(200, description="LSTM cells a layer, and the width of the embedding")
+    dropout: Rate = Field(0.0, description="dropout on the input of each LSTM layer and on the output")
+    recompute: bool = Field(
+        False, description="compute gates again in the backward pass: half the memory of activations, more time"
+    )
+    softmax_block: PositiveInt | None = Field(
+        None, description="words whose logits exist at a time: less memory, one product more (null: all at once)"
+    )
+    init_scale: PositiveFloat = Field(0.05, description="weights start uniform in [-init_scale, init_scale]")
+
+
+class DisruptionModel(Section):
+    """Disruption predictor: convolutions over 1D profiles, joined with 0D signals, stacked LSTM, one output a step."""
+
+    kind: Literal["disruption"] = "disruption"
+    layers: PositiveInt = Field(2, description="LSTM layers")
+    units: PositiveInt = Field(64, description="LSTM cells a layer")
+    filters: PositiveInt = Field(
+        16, description="filters of the first profile convolution; halved at each of the next two"
+    )
+    profile_dense: PositiveInt = Field(
+        32, description="width of the dense layers over the profiles (the last has a quarter of it)"
+    )
+    dropout: Rate = Field(0.0, description="dropout on the input of each LSTM layer and on the output")
+    recompute: bool = Field(
+        False, description="compute gates again in the backward pass: half the memory of activations, more time"
+    )
+    target: Literal["hinge", "maxhinge", "binary", "ttd"] = Field("hinge", description="what the output is trained on")
+
+
+class ClassifierModel(Section):
+    """Sequence classifier: embedding or causal convolutions, stacked LSTM or GRU, softmax at the last step."""
+
+    kind: Literal["classifier"] = "classifier"
+    cell: Literal["lstm", "gru"] = Field("lstm", description="kind of the recurrent layers")
+    layers: PositiveInt = Field(1, description="recurrent layers")
+    units: PositiveInt = Field(64, description="cells a layer")
+    embedding: PositiveInt = Field(64, description="width of the embedding, of words")
+    convolutions: NonNegativeInt = Field(0, description="convolutions over time before the layers, of series")
+    filters: PositiveInt = Field(32, description="filters of each of them")
+    width: PositiveInt = Field(5, description="steps that each of them looks back over, its own among them (steps)")
+    dropout: Rate = Field(0.0, description="dropout on the input of each layer and on the output")
+    recompute: bool = Field(
+        False, description="compute gates again in the backward pass: half the memory of activations, more time"
+    )
+
+
+class ConvolutionalModel(Section):
+    """Image classifier: blocks of two 3x3 convolutions and a pooling, two dense layers, softmax."""
+
+    kind: Literal["convolutional"] = "convolutional"
+    blocks: PositiveInt = Field(2, description="blocks; each halves the image and doubles the filters")
+    filters: PositiveInt = Field(16, description="filters of the first block")
+    dense: PositiveInt = Field(64, description="width of the hidden dense layer")
+    dropout: Rate = Field(0.0, description="dropout after each block and before the output")
