@@ -84,10 +84,12 @@ def prepare(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="SOURCE", help="Raw shots (machine.yaml) or processed shots of FRNN.", show_default=False
+            metavar="SOURCE",
+            help="Raw shots (machine.yaml), processed shots of FRNN, or a corpus of three texts.",
+            show_default=False,
         ),
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="New folder of prepared shots.", show_default=False)],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="New folder for what was prepared.", show_default=False)],
     minimum_steps: Annotated[
         int, typer.Option("--minimum-steps", min=1, help="Refuse shots with fewer steps (FRNN: 286).")
     ] = 100,
@@ -98,9 +100,13 @@ def prepare(
         bool,
         typer.Option("--trust-pickle", help="FRNN only: run the pickles in its files as programs, with your rights."),
     ] = False,
+    max_words: Annotated[
+        int | None, typer.Option("--max-words", min=2, help="Corpus only: vocabulary limit.", show_default=False)
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Name every shot that was refused.")] = False,
 ) -> None:
-    """Read, check and resample shots once, for data.kind=shots."""
+    """Read, check and resample shots once, or encode a corpus once."""
+    from dist_mp.data.corpus import prepare_corpus
     from dist_mp.data.detect import KINDS, detect
     from dist_mp.data.frnn import import_frnn
     from dist_mp.data.inspection import refusal_lines
@@ -108,12 +114,18 @@ def prepare(
     from dist_mp.errors import UserError
 
     kind, _ = detect(source)
+    if kind == "text":
+        summary = prepare_corpus(source, out, max_words)
+        counts = " / ".join(f"{count:,}" for count in summary.tokens.values())
+        print(f"{out}: {counts} words (train / valid / test), vocabulary {summary.vocabulary:,}")
+        print(f"use      data.kind=text data.path={out}")
+        return
     if kind == "raw":
         done = prepare_shots(source, out, minimum_steps, _count_line)
     elif kind == "frnn":
         done = import_frnn(source, out, step, trust_pickle, minimum_steps, _count_line)
     else:
-        raise UserError(f"{source}: is {KINDS[kind]}, which is read as it is; only raw shots are prepared")
+        raise UserError(f"{source}: is {KINDS[kind]}, which is read as it is; only raw shots and corpora are prepared")
     print(f"{out}: {done.kept} shots kept")
     for line in refusal_lines(done.refused, everything):
         print(line)

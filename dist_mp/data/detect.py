@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 from dist_mp.data.arrays import NAMES
+from dist_mp.data.corpus import is_corpus
 from dist_mp.data.images import CIFAR_FOLDER, CIFAR_TEST, IDX_FILES
 from dist_mp.data.machine import DESCRIPTION
 from dist_mp.data.processed import INDEX
@@ -15,6 +16,7 @@ KINDS = {
     "shots": "prepared shots (index.json)",
     "raw": "raw shots of a tokamak (machine.yaml)",
     "frnn": "processed shots of FRNN (MACHINE_NUMBER.npz)",
+    "corpus": "a prepared corpus (index.json, vocabulary.txt)",
     "text": "a corpus (files that end in train.txt, valid.txt and test.txt)",
     "reviews": "aclImdb (its archive or folder)",
     "series": "a time series file (NAME_TRAIN.ts)",
@@ -45,7 +47,7 @@ def _folder_kind(path: Path) -> str:
         return any((path / name).exists() for name in names)
 
     if has(INDEX):
-        return "shots"
+        return "corpus" if is_corpus(path) else "shots"
     if has(DESCRIPTION):
         return "raw"
     if has(f"{NAMES[0]}.npy"):

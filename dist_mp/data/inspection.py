@@ -20,8 +20,9 @@ from dist_mp.data.processed import ProcessedShots, Refusals, reason_text
 from dist_mp.data.recordings import open_recordings
 from dist_mp.data.reviews import CLASSES, ReviewDataset
 from dist_mp.data.statistics import PooledStatistics
-from dist_mp.data.text import UNKNOWN, TextDataset
+from dist_mp.data.text import TextDataset
 from dist_mp.data.ts import SeriesDataset
+from dist_mp.data.vocabulary import UNKNOWN
 from dist_mp.errors import UserError
 
 SHOWN = 20
@@ -46,7 +47,7 @@ def inspect_path(path: Path, everything: bool = False) -> Iterator[str]:
             yield from _raw(path)
         case "frnn":
             yield f"{len(list(path.glob('*.npz')))} files; prepare them first: dist-mp data prepare {path} OUT"
-        case "text":
+        case "text" | "corpus":
             yield from _text(path)
         case "reviews":
             reviews = ReviewDataset(path)

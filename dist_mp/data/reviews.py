@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dist_mp.data.base import Dataset, DataSpec
 from dist_mp.data.buckets import BucketSplit, bucket_bounds
-from dist_mp.data.text import UNKNOWN, Vocabulary
+from dist_mp.data.vocabulary import UNKNOWN, Vocabulary
 from dist_mp.errors import UserError
 
 CLASSES = ("neg", "pos")

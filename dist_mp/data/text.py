@@ -1,12 +1,12 @@
 """Word-level corpora in the format of the Penn Tree Bank files, as contiguous streams for stateful training.
 
 A corpus is a folder with three text files, one sentence a line, words apart by white space; each line end becomes the
-word ``<eos>`` (Zaremba, Sutskever and Vinyals 2014). The vocabulary is that of the training file.
+word ``<eos>`` (Zaremba, Sutskever and Vinyals 2014). The vocabulary is that of the training file. A large corpus is
+encoded once (:mod:`dist_mp.data.corpus`) and then opened in no time, its words shared by the ranks of a node.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,27 +15,9 @@ from numpy.typing import NDArray
 
 from dist_mp.config import TextData
 from dist_mp.data.base import Batch, Dataset, DataSpec, Split
+from dist_mp.data.corpus import is_corpus, open_corpus
+from dist_mp.data.vocabulary import END_OF_SENTENCE, PARTS, Vocabulary, find_files
 from dist_mp.errors import UserError
-
-END_OF_SENTENCE = "<eos>"
-UNKNOWN = "<unk>"
-PARTS = ("train", "valid", "test")
-
-
-def find_files(folder: Path) -> dict[str, Path]:
-    """The three files of a corpus, by part; refuses a folder that does not hold exactly one of each."""
-    if not folder.is_dir():
-        raise UserError(
-            f"data.path: no folder {str(folder)!r}; it must hold files that end in train.txt, valid.txt, test.txt"
-        )
-    files = {}
-    for part in PARTS:
-        found = sorted(p for p in folder.iterdir() if p.name.endswith(f"{part}.txt") and p.is_file())
-        if len(found) != 1:
-            names = ", ".join(p.name for p in found) or "none"
-            raise UserError(f"{folder}: needs exactly one file that ends in {part}.txt, found {names}")
-        files[part] = found[0]
-    return files
 
 
 def read_words(path: Path, limit: int | None = None) -> list[str]:
@@ -68,37 +50,6 @@ def read_words(path: Path, limit: int | None = None) -> list[str]:
             f"{path}: a single word leaves nothing to predict; at least two are needed (data.limit_tokens: {limit})"
         )
     return words
-
-
-class Vocabulary:
-    """Words and their numbers, from 0 on: the most frequent first, ties in order of first appearance."""
-
-    def __init__(self, training_words: list[str], max_words: int | None = None) -> None:
-        """Take the words of a training text; at most `max_words` with ``<unk>``, which is always among them."""
-        if max_words is not None and max_words < 2:
-            raise UserError(f"data.max_words: must be at least 2, for {UNKNOWN} and one more word, got {max_words}")
-        # Counter keeps the order of first appearance, and its sort is stable.
-        ranked = [word for word, _ in Counter(training_words).most_common()]
-        if UNKNOWN not in ranked:
-            ranked.append(UNKNOWN)
-        if max_words is not None:
-            kept = set([word for word in ranked if word != UNKNOWN][: max_words - 1])
-            ranked = [word for word in ranked if word in kept or word == UNKNOWN]
-        self.words: tuple[str, ...] = tuple(ranked)
-        self._number = {word: number for number, word in enumerate(ranked)}
-
-    def __len__(self) -> int:
-        """V."""
-        return len(self.words)
-
-    def encode(self, words: list[str]) -> NDArray[np.int32]:
-        """Numbers of words, int32; a word that is not known becomes ``<unk>``."""
-        unknown, number = self._number[UNKNOWN], self._number
-        return np.fromiter((number.get(word, unknown) for word in words), np.int32, len(words))
-
-    def decode(self, numbers: NDArray[np.integer]) -> list[str]:
-        """Words of numbers."""
-        return [self.words[number] for number in numbers]
 
 
 class TextSplit(Split):
@@ -154,17 +105,31 @@ class TextDataset(Dataset):
     test: TextSplit
 
     def __init__(self, settings: TextData) -> None:
-        """Read and encode the three files of `settings.path`."""
+        """Read and encode the three files of `settings.path`, or map what was encoded before."""
         if not settings.path:
             raise UserError("data.path: is empty; name the folder that holds the train, valid and test texts")
         self._folder = Path(settings.path)
-        files = find_files(self._folder)
-        words = {part: read_words(path, settings.limit_tokens) for part, path in files.items()}
-        self.vocabulary = Vocabulary(words["train"], settings.max_words)
+        tokens = self._prepared(settings) if is_corpus(self._folder) else self._encoded(settings)
         self.spec = DataSpec(length=settings.length, vocabulary=len(self.vocabulary))
-        splits = {part: TextSplit(self.vocabulary.encode(words[part]), settings.length) for part in PARTS}
+        splits = {part: TextSplit(tokens[part], settings.length) for part in PARTS}
         self.train, self.valid, self.test = (splits["train"], splits["valid"], splits["test"])
         self._tokens = {part: len(split.tokens) for part, split in splits.items()}
+
+    def _encoded(self, settings: TextData) -> dict[str, NDArray[np.int32]]:
+        words = {part: read_words(path, settings.limit_tokens) for part, path in find_files(self._folder).items()}
+        self.vocabulary = Vocabulary(words["train"], settings.max_words)
+        return {part: self.vocabulary.encode(words[part]) for part in PARTS}
+
+    def _prepared(self, settings: TextData) -> dict[str, NDArray[np.int32]]:
+        corpus = open_corpus(self._folder)
+        if settings.max_words not in (None, corpus.max_words):
+            raise UserError(
+                f"data.max_words: {settings.max_words}, but {self._folder} was prepared with {corpus.max_words}"
+            )
+        self.vocabulary = corpus.vocabulary
+        if settings.limit_tokens == 1:
+            raise UserError("data.limit_tokens: a single word leaves nothing to predict; at least two are needed")
+        return {part: tokens[: settings.limit_tokens] for part, tokens in corpus.tokens.items()}
 
     def describe(self) -> str:
         """One line for the run's header."""

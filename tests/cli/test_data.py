@@ -124,7 +124,14 @@ def test_inspect_says_what_it_finds(call, tmp_path: Path, kind: str, facts: list
     folder = write_folder(tmp_path, kind)
     out = call("inspect", folder)
     assert all(fact in out for fact in facts), out
-    with pytest.raises(UserError, match="which is read as it is; only raw shots are prepared"):
+    if kind == "text":
+        assert "7 / 7 / 7 words (train / valid / test), vocabulary 3" in call(
+            "prepare", folder, tmp_path / "out", "--max-words", 3
+        )
+        report = call("inspect", tmp_path / "out")
+        assert "a prepared corpus" in report and "train: 7 words, 3 different ones, 42.86% unknown" in report
+        return
+    with pytest.raises(UserError, match="which is read as it is; only raw shots and corpora are prepared"):
         call("prepare", folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

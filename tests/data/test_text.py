@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from dist_mp.config import Config, LanguageModel, TextData
 from dist_mp.data.open import open_dataset
-from dist_mp.data.text import TextDataset, TextSplit, Vocabulary, read_words
+from dist_mp.data.text import TextDataset, TextSplit, read_words
+from dist_mp.data.vocabulary import Vocabulary
 from dist_mp.errors import UserError
 from tests.data.markov import write_corpus
 
