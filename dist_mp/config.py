@@ -122,7 +122,9 @@ class TextData(Section):
 
     kind: Literal["text"] = "text"
     path: str = Field(
-        "", description="folder that holds exactly one file each that ends in train.txt, valid.txt and test.txt"
+        "",
+        description="folder with one file each that ends in train.txt, valid.txt and test.txt, or what "
+        "`dist-mp data prepare` made of it",
     )
     length: PositiveInt = Field(35, description="words of a training window (steps of truncated backpropagation)")
     max_words: PositiveInt | None = Field(
