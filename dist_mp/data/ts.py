@@ -128,6 +128,9 @@ class SeriesDataset(Dataset):
             raise UserError(f"{test_path}: its classes differ from those of {path.name}")
         if test.series[0].shape[1] != channels:
             raise UserError(f"{test_path}: {test.series[0].shape[1]} channels, but {channels} in {path.name}")
+        absent = np.setdiff1d(np.arange(len(training.classes)), training.labels)
+        if len(absent):
+            raise UserError(f"{path}: no series of class {training.classes[absent[0]]!r}, which its header names")
         kept, held_out = hold_out(training.labels, np.arange(len(training.labels)), validation_fraction, split_seed)
         steps = np.concatenate([training.series[i] for i in kept.tolist()]).astype(np.float64)
         mean, deviation = steps.mean(axis=0), steps.std(axis=0)

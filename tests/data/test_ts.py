@@ -96,6 +96,11 @@ def test_files_that_do_not_fit_together(tmp_path: Path) -> None:
     write(tmp_path / "Some_TEST.ts", random_series(10, 1).replace("true A b", "true b A"))
     with pytest.raises(UserError, match=r"Some_TEST.ts: its classes differ"):
         SeriesDataset(path)
+    write(tmp_path / "Some_TRAIN.ts", HEADER + "1,2:3,4:A\n" * 9)
+    write(tmp_path / "Some_TEST.ts", random_series(10, 1))
+    with pytest.raises(UserError, match=r"Some_TRAIN.ts: no series of class 'b', which its header names"):
+        SeriesDataset(path)
+    write(tmp_path / "Some_TRAIN.ts", random_series(10, 1))
     write(tmp_path / "Some_TEST.ts", HEADER + "1,2:A\n")
     with pytest.raises(UserError, match=r"Some_TEST.ts: 1 channels, but 2 in Some_TRAIN.ts"):
         SeriesDataset(path)
