@@ -29,8 +29,14 @@ def f1_scores(matrix: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def classification_metrics(labels: NDArray[np.integer], scores: NDArray[np.floating]) -> dict[str, float]:
-    """Accuracy, macro F1 and, of two classes, F1 and ROC AUC of class 1, from scores [N, classes] (logits or more)."""
+    """Accuracy, macro F1 and, of two classes, F1 and ROC AUC of class 1, from scores [N, classes] (logits or more).
+
+    A NaN among the scores makes every metric NaN, so that a diverged model cannot look like a poor one.
+    """
     classes = scores.shape[1]
+    if np.isnan(scores).any():
+        names = ("accuracy", "f1_macro", *(("f1", "auc") if classes == 2 else ()))
+        return dict.fromkeys(names, float("nan"))
     matrix = confusion_matrix(labels, scores.argmax(axis=1), classes)
     per_class = f1_scores(matrix)
     metrics = {"accuracy": accuracy(matrix), "f1_macro": float(per_class.mean())}

@@ -94,11 +94,11 @@ class ClassCollector:
         self._scores.append(scores[labelled])
 
     def metrics(self, world: World, mean_loss: float) -> dict[str, float]:
-        """The metrics of :func:`dist_mp.train.classification.classification_metrics`; NaN scores make a class wrong."""
+        """The metrics of :func:`dist_mp.train.classification.classification_metrics`."""
         parts = world.allgather((np.concatenate(self._labels), np.concatenate(self._scores)))
         self._labels, self._scores = [], []
         labels, scores = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return classification_metrics(labels, np.nan_to_num(scores, nan=-np.inf))
+        return classification_metrics(labels, scores)
 
 
 class Evaluator:

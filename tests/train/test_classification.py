@@ -46,3 +46,12 @@ def test_nothing_to_count() -> None:
 def test_a_class_out_of_range_is_a_bug(label: int, guess: int) -> None:
     with pytest.raises(ValueError, match="outside 0 to 2"):
         confusion_matrix(np.array([label]), np.array([guess]), 3)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_diverged_model_does_not_look_like_a_poor_one(classes: int) -> None:
+    scores = np.zeros((4, classes), np.float32)
+    scores[1, 0] = np.nan
+    metrics = classification_metrics(np.array([0, 0, 1, 1]), scores)
+    assert metrics.keys() == classification_metrics(np.array([0, 0, 1, 1]), np.nan_to_num(scores)).keys()
+    assert all(math.isnan(value) for value in metrics.values())
