@@ -16,7 +16,7 @@ from dist_mp.errors import UserError
 from dist_mp.exchange.native import NativeMean
 from dist_mp.exchange.pieces import GATHER_BELOW, PiecesMean
 from dist_mp.exchange.plan import Bucket
-from dist_mp.exchange.shared import SharedMean
+from dist_mp.exchange.shared import PART_NUMBERS, SharedMean
 from dist_mp.exchange.stats import ExchangeStats, Span, Stopwatch
 
 Algorithm = Literal["shared", "pieces", "native"]
@@ -57,6 +57,7 @@ class Allreduce:
         *,
         max_bytes: int = MAX_BYTES,
         gather_below: int = GATHER_BELOW,
+        part_numbers: int = PART_NUMBERS,
         span: Span | None = None,
     ) -> None:
         """Allocate the buffers. Collective.
@@ -70,6 +71,7 @@ class Allreduce:
             max_bytes: longest transfer of one MPI call; longer ones go in parts, with the same result.
             gather_below: wire bytes up to which a bucket is gathered whole instead of in pieces, to save a message
                 time; the result is the same.
+            part_numbers: numbers that go through the phases together in shared memory; the result is the same.
             span: gets every phase with its start and end, for a timeline.
 
         Raises:
@@ -82,13 +84,14 @@ class Allreduce:
         self._names = [f"the exchange of bucket {i + 1} of {len(buckets)}" for i in range(len(buckets))]
         longest = max((b.length for b in self._buckets), default=0)
         with self._watchdog("the allocation of the exchange"):
-            self._algorithm = self._make(algorithm, world, codec, longest, max_bytes, gather_below)
+            self._algorithm = self._make(algorithm, world, codec, longest, max_bytes, gather_below, part_numbers)
 
     def _make(
-        self, algorithm: str, world: World, codec: Codec, longest: int, max_bytes: int, gather_below: int
+        self, algorithm: str, world: World, codec: Codec, longest: int, max_bytes: int, gather_below: int, part: int
     ) -> MeanAlgorithm:
         if algorithm == "shared":
-            return SharedMean(world, codec, longest, self._watch, max_bytes=max_bytes, gather_below=gather_below)
+            limits = {"max_bytes": max_bytes, "gather_below": gather_below, "part_numbers": part}
+            return SharedMean(world, codec, longest, self._watch, **limits)
         if algorithm == "pieces":
             return PiecesMean(world, codec, longest, self._watch, max_bytes=max_bytes, gather_below=gather_below)
         if algorithm == "native":

@@ -24,8 +24,9 @@ WAYS = (
     {"gather_below": 1 << 20},
     {"gather_below": 0},
     {"gather_below": 0, "max_bytes": 1024},
+    {"gather_below": 0, "part_numbers": 256},
 )
-"""Gathered whole, in pieces, in pieces in many small transfers; all give the same bits."""
+"""Gathered whole, in pieces, in pieces in many small transfers, in many parts; all give the same bits."""
 NATIVE = ("fp32", "fp16", "bf16")
 EPSILON = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
 
