@@ -150,6 +150,17 @@ class LabelledData(Section):
     validation_fraction: float = Field(0.1, gt=0.0, lt=1.0, description="share of training samples held out")
 
 
+class ModuleData(Section):
+    """A data set from a Python module of your own, for any model."""
+
+    kind: Literal["module"] = "module"
+    factory: str = Field(
+        "",
+        description="FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION, called with all settings; it returns a "
+        "dist_mp.data.base.Dataset, for example of dist_mp.data.stream",
+    )
+
+
 class OptimizerConfig(Section):
     """The update of the FP32 master weights, by a Keras optimizer."""
 
@@ -248,7 +259,9 @@ class Config(Section):
     threads: PositiveInt = Field(1, description="compute threads a rank")
     run_folder: str = Field("runs", description="run folders are made in here")
     loss_scale: LossScaleConfig = Field(default_factory=LossScaleConfig)
-    data: CampaignData | ShotsData | TextData | LabelledData = Field(default_factory=CampaignData, discriminator="kind")
+    data: CampaignData | ShotsData | TextData | LabelledData | ModuleData = Field(
+        default_factory=CampaignData, discriminator="kind"
+    )
     model: LanguageModel | DisruptionModel | ClassifierModel | ConvolutionalModel = Field(
         default_factory=DisruptionModel, discriminator="kind"
     )
@@ -260,10 +273,10 @@ class Config(Section):
     @model_validator(mode="after")
     def _data_fits_model(self) -> Config:
         fitting = {
-            "language": ["text"],
-            "disruption": ["campaign", "shots"],
-            "classifier": ["labelled"],
-            "convolutional": ["labelled"],
+            "language": ["text", "module"],
+            "disruption": ["campaign", "shots", "module"],
+            "classifier": ["labelled", "module"],
+            "convolutional": ["labelled", "module"],
         }[self.model.kind]
         if self.data.kind not in fitting:
             needs = " or ".join(fitting)

@@ -94,7 +94,7 @@ class ShotSplit(Split):
         self.disruptive = disruptive
         self._cache = cache
         self._normaliser = normaliser
-        self._settings = settings
+        self.settings = settings
         self._target = target
         self._order_seed = order_seed
         self._last_plan: tuple[tuple[int, int], SlotPlan] | None = None
@@ -109,7 +109,7 @@ class ShotSplit(Split):
             order = np.argsort(-self.lengths, kind="stable")
         else:
             order = shuffled_order(self.lengths, global_rows, (self._order_seed, epoch))
-        plan = plan_slots(self.lengths, order, self._settings.length, global_rows)
+        plan = plan_slots(self.lengths, order, self.settings.length, global_rows)
         self._last_plan = key, plan
         return plan
 
@@ -129,7 +129,7 @@ class ShotSplit(Split):
             )
 
     def _batch(self, sequence: NDArray, position: NDArray, valid: NDArray, reset: NDArray) -> Batch:
-        length, rows = self._settings.length, len(sequence)
+        length, rows = self.settings.length, len(sequence)
         inputs = np.zeros((rows, length, len(self._normaliser.mean)), np.float32)
         targets = np.zeros((rows, length), np.float32)
         for row in np.flatnonzero(sequence >= 0):
@@ -137,7 +137,7 @@ class ShotSplit(Split):
             features, missing = self._cache.get(int(self.numbers[which]))
             inputs[row, :count] = self._normaliser.window(features, missing, begin, count)
             targets[row, :count] = shot_targets(
-                self._target, int(self.lengths[which]), bool(self.disruptive[which]), self._settings.warning_steps
+                self._target, int(self.lengths[which]), bool(self.disruptive[which]), self.settings.warning_steps
             )[begin : begin + count]
         weight = (np.arange(length) < valid[:, None]).astype(np.float32)
         return Batch(inputs, targets, weight, reset.copy(), sequence.copy(), position.copy())

@@ -8,8 +8,8 @@ import tensorflow as tf
 from dist_mp import __version__
 from dist_mp.codec.table import codec_by_name
 from dist_mp.comm.world import World
-from dist_mp.config import Config, LabelledData, ShotWindows
-from dist_mp.data.base import Dataset, Split
+from dist_mp.config import Config
+from dist_mp.data.base import Dataset, DataSpec, Split
 from dist_mp.data.shots import ShotSplit
 from dist_mp.exchange.allreduce import Allreduce
 from dist_mp.exchange.graph import GraphExchange
@@ -52,7 +52,7 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
         l2=config.optimizer.l2,
         accumulate=config.train.accumulation > 1,
     )
-    evaluator = Evaluator(world, config, task, dataset.valid, _collector(config, dataset.valid))
+    evaluator = Evaluator(world, config, task, dataset.valid, _collector(dataset.spec, dataset.valid))
     exchange = f"{codec.name} on the wire, {algorithm}, {len(plan)} bucket{'s' if len(plan) > 1 else ''}"
     return Parts(world, config, dataset, precision, exchange, task, masters, loss_scale, allreduce, step, evaluator)
 
@@ -61,10 +61,10 @@ def _algorithm(config: Config) -> str:
     return "shared" if config.exchange.algorithm == "auto" else config.exchange.algorithm
 
 
-def _collector(config: Config, split: Split) -> Collector:
-    if isinstance(config.data, ShotWindows) and isinstance(split, ShotSplit):
-        return ShotCollector(config.data, split)
-    if isinstance(config.data, LabelledData):
+def _collector(spec: DataSpec, split: Split) -> Collector:
+    if isinstance(split, ShotSplit):
+        return ShotCollector(split.settings, split)
+    if spec.classes:
         return ClassCollector()
     return PerplexityCollector()
 

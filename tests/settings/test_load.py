@@ -108,12 +108,15 @@ def test_every_bundled_configuration_is_valid(name: str) -> None:
             "data:\n  kind: text\n  shots: 3\n",
             ":3: data.shots: no such setting; it needs data.kind campaign, which is text",
         ),
-        ("data: {kind: txt}\n", ":1: data.kind: must be one of campaign, labelled, shots, text, got 'txt'"),
-        ("data: {kind: [text]}\n", ":1: data.kind: must be one of campaign, labelled, shots, text, got ['text']"),
+        ("data: {kind: txt}\n", ":1: data.kind: must be one of campaign, labelled, module, shots, text, got 'txt'"),
+        (
+            "data: {kind: [text]}\n",
+            ":1: data.kind: must be one of campaign, labelled, module, shots, text, got ['text']",
+        ),
         ("train: 3\n", ":1: train: must be a section with `key: value` lines of its own, got 3"),
         ("data:\n", ":1: data: must be a section with `key: value` lines of its own, got nothing (null)"),
         ("data: {min_steps: 9, max_steps: 8}\n", ":1: data: min_steps must not exceed max_steps, got 9 > 8"),
-        ("data: {kind: text}\n", "model.kind disruption needs data.kind campaign or shots, got text"),
+        ("data: {kind: text}\n", "model.kind disruption needs data.kind campaign or shots or module, got text"),
         ("train:\n  epochs: 0\n  batch_size: x\n", ":2: train.epochs: must be an integer > 0, got 0 (and 1 more)"),
         ("- 1\n", ":1: must hold `key: value` lines, got [1]"),
         ("just words", ":1: must hold `key: value` lines, got 'just words'"),
@@ -156,7 +159,10 @@ def test_aliases_that_multiply_are_refused(write: Any) -> None:
         ("epochs=3", "epochs=3: no such setting; did you mean train.epochs?"),
         ("optimiser.name=adam", "optimiser.name=adam: no such setting; did you mean optimizer.name?"),
         ("train..epochs=3", "train..epochs=3: no such setting; did you mean train.epochs?"),
-        ("data.path=x", "data.path=x: no such setting; it needs data.kind labelled or shots or text, which is campaign"),
+        (
+            "data.path=x",
+            "data.path=x: no such setting; it needs data.kind labelled or shots or text, which is campaign",
+        ),
         ("train=3", "train=3: must be a section with `key: value` lines of its own, got 3"),
         ("train={epochs: 0}", "train.epochs: must be an integer > 0, got 0"),
         ("model.kind=x", "model.kind=x: must be one of disruption, classifier, convolutional, language, got 'x'"),
@@ -237,7 +243,7 @@ def test_every_field_is_reached_and_round_trips(field: Field, data: st.DataObjec
     value = data.draw(allowed(field))
     kind = value if field.path.endswith(".kind") else field.kind or "campaign"
     pairs = [("campaign", "disruption"), ("shots", "disruption"), ("text", "language")]
-    pairs += [("labelled", "classifier"), ("labelled", "convolutional")]
+    pairs += [("labelled", "classifier"), ("labelled", "convolutional"), ("module", "language")]
     pair = next(pair for pair in pairs if kind in pair)
     path = tmp_path / "empty.yaml"
     path.write_text("")
