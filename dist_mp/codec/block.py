@@ -234,17 +234,19 @@ class BlockCodec(Codec):
         self._exponent = book.exponent or 0
         self._table = book.table()
         self._tables = book.rounding_tables() if stochastic else book.tiled_bounds()
-        self._seed = np.uint64(0) if stochastic else None
-        self._start = 0
+        self.seed: int | None = 0 if stochastic else None
+        """Of the random numbers; None where rounding is to nearest."""
+        self.start = 0
+        """Place in the buffer of the first number that is encoded."""
         self._top = None if book.top is None else np.float32(book.top)
         self._bound_of_top = None if book.top is None else book.bounds[-1]
 
     def seeded(self, seed: int, start: int = 0) -> BlockCodec:
         """The codec with other random numbers, if it rounds at random; otherwise itself."""
-        if self._seed is None:
+        if self.seed is None:
             return self
         other = copy(self)
-        other._seed, other._start = np.uint64(seed), start
+        other.seed, other.start = seed, start
         return other
 
     def wire_bytes(self, n: int) -> int:
@@ -261,8 +263,8 @@ class BlockCodec(Codec):
             self._exponent,
             self._tables,
             self._bound_of_top,
-            self._seed,
-            self._start,
+            None if self.seed is None else np.uint64(self.seed),
+            self.start,
         )
 
     def decode(self, wire: Wire, out: NDArray[np.float32], scale: float = 1.0) -> None:
@@ -281,8 +283,8 @@ class BlockCodec(Codec):
             self._exponent,
             self._tables,
             self._bound_of_top,
-            self._seed,
-            self._start,
+            None if self.seed is None else np.uint64(self.seed),
+            self.start,
             self._table,
             self._top,
         )
