@@ -59,14 +59,16 @@ def run_job(command: JobCommand) -> int:
         for pump in pumps:
             pump.join(5.0)
     status = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    ending = next((pump.filter.ending for pump in pumps if pump.filter.ending is not None), None)
+    if status and ending is not None and ending.status:
+        status = ending.status  # Hydra may return the status of a rank that it killed itself
     if asked and status:
         status = 128 + asked[0]
         print(f"dist-mp: ended by {signal.Signals(asked[0]).name}", file=sys.stderr)
     elif status not in (0, 2) or (status == 2 and not pumps[1].shown):
-        endings = [pump.filter.ending for pump in pumps if pump.filter.ending is not None]
-        print(f"dist-mp: {endings[0] if endings else f'mpirun ended with status {status}'}", file=sys.stderr)
-        if endings and endings[0].signal is not None:
-            status = 128 + int(endings[0].signal.split()[0])
+        print(f"dist-mp: {ending or f'mpirun ended with status {status}'}", file=sys.stderr)
+        if ending is not None and ending.signal is not None:
+            status = 128 + int(ending.signal.split()[0])
     return status
 
 
