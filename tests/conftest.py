@@ -70,7 +70,8 @@ def run_cli(tmp_path: Path) -> RunCli:
     """Run ``python -m dist_mp ARGS`` (or the whole command line with ``program=[...]``) under guard.
 
     The function takes args, timeout=60 (seconds), cwd (default: the test's tmp_path), env (variables on top of the
-    caller's environment), program and interrupt=(seconds, signal). It returns rc, stdout, stderr and seconds; a
+    caller's environment), program, interrupt=(seconds, signal) and grace=2 (seconds to reap
+    the job). It returns rc, stdout, stderr and seconds; a
     command that runs past its limit or leaves a process behind fails the test.
     """
 
@@ -81,6 +82,7 @@ def run_cli(tmp_path: Path) -> RunCli:
         env: Mapping[str, str] | None = None,
         program: Sequence[str] = (sys.executable, "-m", "dist_mp"),
         interrupt: tuple[float, int] | None = None,
+        grace: float = 2.0,
     ) -> Finished:
         finished = run_guarded(
             [*program, *args],
@@ -88,6 +90,7 @@ def run_cli(tmp_path: Path) -> RunCli:
             cwd=cwd or tmp_path,
             env=child_environment(env or {}),
             interrupt=interrupt,
+            grace=grace,
         )
         said = f"\n{finished.stdout}\n{finished.stderr}"
         assert not finished.timed_out, f"{finished.argv} ran past {timeout:g} s{said}"

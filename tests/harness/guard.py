@@ -39,6 +39,7 @@ def run_guarded(
     cwd: Path | str | None = None,
     env: Mapping[str, str] | None = None,
     interrupt: tuple[float, int] | None = None,
+    grace: float = 2.0,
 ) -> Finished:
     """Run a command to its end or for `timeout` seconds, whichever is sooner, then end every process of its tree.
 
@@ -69,7 +70,7 @@ def run_guarded(
                     process.send_signal(interrupt[1])
             try:
                 process.wait(max(0.0, start + timeout - time.monotonic()))
-                left = [_describe(member) for member in _after_grace(tag)]
+                left = [_describe(member) for member in _after_grace(tag, grace)]
             except subprocess.TimeoutExpired:
                 timed_out = True
         finally:
@@ -94,8 +95,8 @@ def members(tag: str) -> list[psutil.Process]:
     return found
 
 
-def _after_grace(tag: str, seconds: float = 2.0) -> list[psutil.Process]:
-    """Processes that are still there `seconds` after the command ended: it takes a moment to reap a job."""
+def _after_grace(tag: str, seconds: float) -> list[psutil.Process]:
+    """Processes that are still there `seconds` after the command ended."""
     end = time.monotonic() + seconds
     while (left := members(tag)) and time.monotonic() < end:
         time.sleep(0.05)

@@ -98,5 +98,5 @@ def test_a_signal_ends_all_ranks(job: RunCli, number: signal.Signals) -> None:
 
 def test_death_of_the_launcher_ends_the_ranks(job: RunCli) -> None:
     """SIGKILL of dist-mp itself: the kernel tells mpirun, and mpirun ends its ranks; the guard finds no survivor."""
-    done = job(2, "sleep", "-1", interrupt=(4.0, signal.SIGKILL))
+    done = job(2, "sleep", "-1", interrupt=(4.0, signal.SIGKILL), grace=15.0)
     assert done.rc == -signal.SIGKILL
