@@ -21,6 +21,10 @@ FOCUS = (65_536, 8_388_608)
 """Sizes for which all ratios are shown, where they were measured; otherwise the largest."""
 
 
+MARKERS = dict(zip((COPY, *YARDSTICKS), "x^vsD", strict=True))
+LINES = {"shared": "-", "pieces": "--", "native": "-."}
+
+
 @dataclass(frozen=True)
 class Row:
     """One method at one size."""
@@ -128,20 +132,29 @@ def write_plot(path: Path, rows: Sequence[Row], ranks: Ranks) -> None:
         UserError: matplotlib is missing.
     """
     try:
+        from matplotlib import colormaps
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UserError("bench allreduce: the plot needs matplotlib: pip install matplotlib") from error
-    figure = Figure(figsize=(9, 6), layout="constrained")
+    figure = Figure(figsize=(11, 7), layout="constrained")
     axes = figure.add_subplot()
     for method in dict.fromkeys(row.method for row in rows):
         line = sorted((row.numbers, row.median) for row in rows if row.method == method)
-        style = {COPY: ":"}.get(method, "--" if method in YARDSTICKS else "-")
-        axes.plot(*zip(*line, strict=True), style, marker=".", label=method)
+        if method in MARKERS:  # black, each with a marker of its own
+            look: dict[str, Any] = {"color": "black", "linestyle": ":", "marker": MARKERS[method]}
+        else:  # a colour for each codec, a line style for each algorithm
+            codec, algorithm = method.split()
+            look = {
+                "color": colormaps["tab20"](2 * codec_names().index(codec) % 19),
+                "linestyle": LINES[algorithm],
+                "marker": ".",
+            }
+        axes.plot(*zip(*line, strict=True), **look, label=method)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("numbers in the gradient")
     axes.set_ylabel("time for the mean over the ranks (ms, median)")
     axes.set_title(f"{ranks.size} ranks on {len(ranks.node_sizes)} node{'s' if len(ranks.node_sizes) > 1 else ''}")
     axes.grid(True, which="major", alpha=0.3)
-    axes.legend(fontsize="small")
+    figure.legend(loc="outside right upper", fontsize="small")
     figure.savefig(path)
