@@ -23,6 +23,7 @@ def make_app() -> typer.Typer:
     app.callback(invoke_without_command=True)(print_help)
     app.command("allreduce", short_help="The mean of a gradient over the ranks.")(allreduce)
     app.command("step", short_help="What the exchange adds to a training step.")(step)
+    app.command("data", short_help="Whether the input keeps up with the training step.")(data)
     return app
 
 
@@ -99,6 +100,33 @@ def step(
         run_bench(bench)
     except JobFailedError as error:
         raise typer.Exit(error.status) from error
+
+
+def data(
+    configurations: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG | KEY=VALUE]...", help="Configurations (default: all bundled ones), and settings for all."
+        ),
+    ] = None,
+    ranks: RanksOption = 2,
+    steps: Annotated[int, typer.Option(min=2, help="Steps of the run.")] = 60,
+    batches: Annotated[int, typer.Option(min=1, help="Batches that are prepared alone.")] = 200,
+    out: OutOption = None,
+) -> None:
+    """Measure batches alone, the memory they need, and how long the steps of a run wait for them."""
+    from dist_mp.experiments.bench_data import Bench, run_bench
+
+    words = configurations or []
+    bench = Bench(
+        configurations=tuple(word for word in words if "=" not in word),
+        overrides=tuple(word for word in words if "=" in word),
+        ranks=ranks,
+        steps=steps,
+        batches=batches,
+        out=out,
+    )
+    run_bench(bench)
 
 
 def names(text: str) -> tuple[str, ...]:
