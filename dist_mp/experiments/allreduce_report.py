@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from dist_mp.codec.table import codec_by_name, codec_names
-from dist_mp.errors import UserError
 from dist_mp.experiments.allreduce_ranks import COPY, MPI_FP16, MPI_FP32, Ranks, Sample
 
 YARDSTICKS = (MPI_FP32, MPI_FP16, "Horovod", "Horovod fp16")
@@ -126,16 +125,10 @@ def write_json(path: Path, rows: Sequence[Row], ranks: Ranks, settings: dict[str
 
 
 def write_plot(path: Path, rows: Sequence[Row], ranks: Ranks) -> None:
-    """Time over size, both logarithmic; PNG or SVG by the name of the file.
+    """Time over size, both logarithmic; PNG or SVG by the name of the file. Needs matplotlib."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
 
-    Raises:
-        UserError: matplotlib is missing.
-    """
-    try:
-        from matplotlib import colormaps
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError("bench allreduce: the plot needs matplotlib: pip install matplotlib") from error
     figure = Figure(figsize=(11, 7), layout="constrained")
     axes = figure.add_subplot()
     for method in dict.fromkeys(row.method for row in rows):

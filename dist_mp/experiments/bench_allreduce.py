@@ -7,6 +7,7 @@ measures without Horovod.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -19,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dist_mp.codec.table import codec_by_name, codec_names
-from dist_mp.comm.abort import abort_on_exception
+from dist_mp.comm.abort import abort_on_exception, fail
 from dist_mp.comm.world import World
 from dist_mp.errors import UserError
 from dist_mp.exchange.allreduce import ALGORITHMS
@@ -84,6 +85,7 @@ def run_bench(bench: Bench) -> int:
         _run_on_ranks(bench)
         return 0
     request = bench.request()
+    _prepare(bench)
     horovod = None if bench.peers is None else _horovod(bench.peers)
     console = Console(highlight=False)
     ranks, samples = None, []
@@ -112,15 +114,32 @@ def _run_on_ranks(bench: Bench) -> None:
     world = World.open(bench.ranks_per_node)
     abort_on_exception(world)
     with world:
-        request = bench.request()
-        if bench.peers is not None:
-            raise UserError("bench allreduce: --peers starts jobs of its own, so call it without mpirun")
-        samples = [sample for _ in range(bench.rounds) for sample in measure(world, request)]
-        if world.rank == 0:
-            ranks = Ranks(world.size, world.node_sizes, world.library)
-            # mpirun gives its ranks a terminal of its own, which says nothing about where the output ends.
-            console = Console(highlight=False, force_terminal=False)
-            _show(console, replace(bench, ranks=world.size), samples, ranks)
+        try:
+            request = bench.request()
+            if bench.peers is not None:
+                raise UserError("bench allreduce: --peers starts jobs of its own, so call it without mpirun")
+            if world.rank == 0:
+                _prepare(bench)
+            samples = [sample for _ in range(bench.rounds) for sample in measure(world, request)]
+            if world.rank == 0:
+                ranks = Ranks(world.size, world.node_sizes, world.library)
+                # mpirun gives its ranks a terminal of its own, which says nothing about where the output ends.
+                console = Console(highlight=False, force_terminal=False)
+                _show(console, replace(bench, ranks=world.size), samples, ranks)
+        except UserError as error:
+            fail(world, error)
+
+
+def _prepare(bench: Bench) -> None:
+    """Make sure, before minutes of measuring, that the result can be written."""
+    if bench.out is None:
+        return
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError("bench allreduce: --out draws a plot, which needs matplotlib: pip install matplotlib")
+    try:
+        bench.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"bench allreduce: cannot make the folder {bench.out} ({error.strerror})") from error
 
 
 def _show(console: Console, bench: Bench, samples: Sequence[Sample], ranks: Ranks) -> None:
@@ -128,7 +147,6 @@ def _show(console: Console, bench: Bench, samples: Sequence[Sample], ranks: Rank
     print_tables(console, rows, ranks)
     if bench.out is not None:
         try:
-            bench.out.mkdir(parents=True, exist_ok=True)
             settings = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(bench).items()}
             write_json(bench.out / "allreduce.json", rows, ranks, settings)
             write_plot(bench.out / "allreduce.png", rows, ranks)

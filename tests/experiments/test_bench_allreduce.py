@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from dist_mp.codec.table import codec_names
 from dist_mp.comm.native import library_sums_half, plain_mean
 from dist_mp.comm.world import World
 from dist_mp.errors import UserError
 from dist_mp.experiments.allreduce_ranks import COPY, MPI_FP32, Ranks, Request, Sample, pairs, parse_request
 from dist_mp.experiments.allreduce_report import floor_bytes, make_rows, print_tables, write_json, write_plot
 from dist_mp.experiments.bench_allreduce import Bench, run_bench
+from dist_mp.launch.mpirun import find_mpirun, job_command, this_machine
 from tests.harness.runner import ROOT
 
 RANKS = Ranks(2, (2,), "An MPI 1.0")
@@ -93,6 +95,7 @@ def test_native_goes_with_the_codecs_that_it_can_sum() -> None:
         ({"seconds": -1.0}, "seconds must be positive, got -1"),
         ({"sizes": (0, 4)}, "sizes must be positive, got 0, 4"),
         ({"peers": Path("nowhere")}, "nowhere/horovod/bin/python"),
+        ({"out": Path(__file__) / "below"}, "cannot make the folder"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(changes: dict[str, Any], words: str) -> None:
@@ -175,3 +178,13 @@ def test_a_failing_round_ends_the_bench_with_its_status(tmp_path: Path, run_cli:
     done = launched(run_cli, "sizes=(64,), codecs=('fp16',), rounds=1, seconds=0.001", PYTHONPATH=path)
     assert done.rc == 3, done.stderr
     assert "floor" not in done.stdout
+
+
+def test_a_mistake_under_mpirun_is_one_line(run_cli: Any) -> None:
+    bench = "from dist_mp.experiments.bench_allreduce import Bench, run_bench; run_bench(Bench(codecs=('fp17',)))"
+    command = job_command(find_mpirun(), 2, [sys.executable, "-c", bench], machine=this_machine())
+    done = run_cli([], program=command.argv, env=command.environment, timeout=60)
+    assert done.rc == 2
+    assert [line for line in done.stderr.splitlines() if "fp17" in line] == [
+        f"error: unknown codec 'fp17': valid are {', '.join(codec_names())}"
+    ]
