@@ -70,7 +70,7 @@ def _fetch_one(
         found = [path for path in (offline / entry.name / file.name, offline / file.name) if path.is_file()]
         if not found:
             raise UserError(f"{offline}: holds neither {file.name} nor {entry.name}/{file.name}")
-        url, part = str(found[0]), found[0]
+        url = str(found[0])
 
         def downloader(_: str, output: Any, __: Any) -> None:
             shutil.copyfile(found[0], output)

@@ -21,6 +21,9 @@ DESCRIPTION = "machine.yaml"
 SHOT_LIST = "shot_list.txt"
 
 
+# Times and thresholds are not strict: YAML 1.1, as PyYAML reads it, takes 1e5 for a text.
+
+
 class SignalFile(BaseModel):
     """One diagnostic and where its files are."""
 
@@ -31,7 +34,9 @@ class SignalFile(BaseModel):
     unit: str = Field("", description="unit of its values")
     meaning: str = Field("", description="what it measures")
     shift_milliseconds: NonNegativeFloat = Field(
-        0.0, description="delay until a value is known to the predictor; the signal is moved later by it (ms)"
+        0.0,
+        strict=False,
+        description="delay until a value is known to the predictor; the signal is moved later by it (ms)",
     )
 
     @property
@@ -46,11 +51,13 @@ class Machine(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     name: str = Field(pattern=r"^[A-Za-z0-9_-]+$", description="folder under signal_data")
-    step_milliseconds: PositiveFloat = Field(1.0, description="all signals are resampled to this step (ms)")
+    step_milliseconds: PositiveFloat = Field(
+        1.0, strict=False, description="all signals are resampled to this step (ms)"
+    )
     profile_points: PositiveInt = Field(64, description="profiles are interpolated to so many points on [0, 1]")
     current: str = Field("ip", description="the scalar signal that bounds a shot: the plasma current")
     current_threshold: PositiveFloat = Field(
-        1e5, description="a shot lasts while the current's magnitude is above this (unit of the signal)"
+        1e5, strict=False, description="a shot lasts while the current's magnitude is above this (unit of the signal)"
     )
     scalars: list[SignalFile] = Field(min_length=1, description="0D signals")
     profiles: list[SignalFile] = Field(default_factory=list, description="1D signals")
