@@ -12,15 +12,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import IO, BinaryIO
 
 from dist_mp.launch.banner import BannerFilter
 from dist_mp.launch.mpirun import JobCommand
+from dist_mp.launch.processes import TAG, end_processes
+from dist_mp.launch.reaper import DONE
 
-TAG = "DIST_MP_JOB"
-"""A variable that all processes of a job inherit, by which the last of them are found."""
 GRACE_SECONDS = 20.0
 """How long a job that was asked to end may take before it is killed."""
 _HOLD_SECONDS = 0.5
@@ -46,6 +45,9 @@ def run_job(command: JobCommand) -> int:
         start_new_session=True,
         preexec_fn=_ending_with_parent(),
     )
+    reaper = subprocess.Popen(
+        [sys.executable, "-m", "dist_mp.launch.reaper", tag], stdin=subprocess.PIPE, start_new_session=True
+    )
     assert process.stdout is not None and process.stderr is not None
     pumps = [_Pump(process.stdout, sys.stdout.buffer), _Pump(process.stderr, sys.stderr.buffer)]
     try:
@@ -56,6 +58,7 @@ def run_job(command: JobCommand) -> int:
     finally:
         end_processes(tag)
         process.wait()
+        reaper.communicate(DONE)
         for pump in pumps:
             pump.join(5.0)
     status = process.returncode if process.returncode >= 0 else 128 - process.returncode
@@ -70,29 +73,6 @@ def run_job(command: JobCommand) -> int:
         if ending is not None and ending.signal is not None:
             status = 128 + int(ending.signal.split()[0])
     return status
-
-
-def processes_of(tag: str) -> list[int]:
-    """Live processes on this machine whose environment carries the tag."""
-    wanted = f"{TAG}={tag}".encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:
-            continue  # it ended meanwhile, or is not ours
-    return found
-
-
-def end_processes(tag: str, patience: float = 10.0) -> None:
-    """Kill what is left of a job on this machine."""
-    end = time.monotonic() + patience
-    while (left := processes_of(tag)) and time.monotonic() < end:
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
 
 
 class _Pump(threading.Thread):
