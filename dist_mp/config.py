@@ -21,6 +21,7 @@ from dist_mp.model_settings import ClassifierModel as ClassifierModel
 from dist_mp.model_settings import ConvolutionalModel as ConvolutionalModel
 from dist_mp.model_settings import DisruptionModel as DisruptionModel
 from dist_mp.model_settings import LanguageModel as LanguageModel
+from dist_mp.model_settings import PythonModel as PythonModel
 from dist_mp.section import Rate as Rate
 from dist_mp.section import Section as Section
 
@@ -262,7 +263,7 @@ class Config(Section):
     data: CampaignData | ShotsData | TextData | LabelledData | ModuleData = Field(
         default_factory=CampaignData, discriminator="kind"
     )
-    model: LanguageModel | DisruptionModel | ClassifierModel | ConvolutionalModel = Field(
+    model: LanguageModel | DisruptionModel | ClassifierModel | ConvolutionalModel | PythonModel = Field(
         default_factory=DisruptionModel, discriminator="kind"
     )
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
@@ -277,6 +278,7 @@ class Config(Section):
             "disruption": ["campaign", "shots", "module"],
             "classifier": ["labelled", "module"],
             "convolutional": ["labelled", "module"],
+            "python": ["campaign", "shots", "text", "labelled", "module"],
         }[self.model.kind]
         if self.data.kind not in fitting:
             needs = " or ".join(fitting)

@@ -69,3 +69,13 @@ class ConvolutionalModel(Section):
     filters: PositiveInt = Field(16, description="filters of the first block")
     dense: PositiveInt = Field(64, description="width of the hidden dense layer")
     dropout: Rate = Field(0.0, description="dropout after each block and before the output")
+
+
+class PythonModel(Section):
+    """The user's own Keras model; ``model: package.module:function`` says the same in short."""
+
+    kind: Literal["python"] = "python"
+    function: str = Field("", description="package.module:function; takes the shapes of the data, returns the model")
+    target: Literal["hinge", "maxhinge", "binary", "ttd"] = Field(
+        "hinge", description="campaign, shots: what the output is trained on"
+    )

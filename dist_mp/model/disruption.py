@@ -129,23 +129,28 @@ class DisruptionTask(Task):
 
     def losses(self, outputs: tf.Tensor, targets: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
         """Loss of the configured target [B, T]; 0 with a gradient of 0 at padded steps, whatever they hold."""
-        valid = weight > 0
-        y = tf.where(valid, tf.cast(outputs, tf.float32), 0.0)
-        label = tf.where(valid, targets, 0.0)
-        if self._target == "binary":
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=label, logits=y)
-        elif self._target == "ttd":
-            losses = tf.math.squared_difference(y, label)
-        else:
-            losses = tf.nn.relu(1.0 - label * y)
-        if self._target == "maxhinge":
-            # Only the step with the largest prediction counts, for as many steps as the row has.
-            largest = tf.argmax(tf.where(valid, y, y.dtype.min), axis=1)
-            steps = tf.reduce_sum(tf.cast(valid, tf.float32), axis=1, keepdims=True)
-            losses = losses * tf.one_hot(largest, y.shape[1]) * steps
-        return tf.where(valid, losses, 0.0)
+        return target_losses(self._target, outputs, targets, weight)
 
     def scores(self, outputs: tf.Tensor) -> tf.Tensor:
         """How dangerous each step looks, float32 [B, T]: the output, for binary its sigmoid."""
         y = tf.cast(outputs, tf.float32)
         return tf.sigmoid(y) if self._target == "binary" else y
+
+
+def target_losses(target: str, outputs: tf.Tensor, targets: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    """Loss of hinge, maxhinge, binary or ttd [B, T], float32, of outputs [B, T]; 0 where `weight` is 0."""
+    valid = weight > 0
+    y = tf.where(valid, tf.cast(outputs, tf.float32), 0.0)
+    label = tf.where(valid, targets, 0.0)
+    if target == "binary":
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=label, logits=y)
+    elif target == "ttd":
+        losses = tf.math.squared_difference(y, label)
+    else:
+        losses = tf.nn.relu(1.0 - label * y)
+    if target == "maxhinge":
+        # Only the step with the largest prediction counts, for as many steps as the row has.
+        largest = tf.argmax(tf.where(valid, y, y.dtype.min), axis=1)
+        steps = tf.reduce_sum(tf.cast(valid, tf.float32), axis=1, keepdims=True)
+        losses = losses * tf.one_hot(largest, y.shape[1]) * steps
+    return tf.where(valid, losses, 0.0)

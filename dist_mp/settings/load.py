@@ -140,6 +140,8 @@ class _Reader:
         self._lines = lines
         self._given: dict[str, _Override] = {}
         self._table = field_table()
+        if "model" in self._values:
+            self._values["model"] = _own_model(self._values["model"])
         for section, kinds in self._table.kinds.items():
             if isinstance(self._values.setdefault(section, {}), dict):
                 self._values[section].setdefault("kind", kinds[0])
@@ -160,6 +162,8 @@ class _Reader:
         if field is None and override.key not in self._table.sections:
             raise UserError(f"{override}: no such setting; {self._table.hint(override.key, kinds)}")
         value = _value(override, field)
+        if override.key == "model":
+            value = _own_model(value)
         *above, last = override.key.split(".")
         section = self._values
         for depth, name in enumerate(above):
@@ -238,6 +242,11 @@ class _Reader:
 
     def _section_problem(self, key: str, got: object) -> str:
         return f"must be a section with `key: value` lines of its own, got {_shown(got)}"
+
+
+def _own_model(value: Any) -> Any:
+    """The section that ``model: package.module:function`` stands for; anything else as it is."""
+    return {"kind": "python", "function": value} if isinstance(value, str) and ":" in value else value
 
 
 def _value(override: _Override, field: Field | None) -> Any:

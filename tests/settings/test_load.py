@@ -165,7 +165,10 @@ def test_aliases_that_multiply_are_refused(write: Any) -> None:
         ),
         ("train=3", "train=3: must be a section with `key: value` lines of its own, got 3"),
         ("train={epochs: 0}", "train.epochs: must be an integer > 0, got 0"),
-        ("model.kind=x", "model.kind=x: must be one of disruption, classifier, convolutional, language, got 'x'"),
+        (
+            "model.kind=x",
+            "model.kind=x: must be one of disruption, classifier, convolutional, language, python, got 'x'",
+        ),
         ("name=a b", "name=a b: must be text that matches ^[A-Za-z0-9][A-Za-z0-9._-]*$, got 'a b'"),
         ("run_folder=\udcff", "run_folder: the value is not UTF-8 text"),
     ],
@@ -236,6 +239,13 @@ def spelled(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def test_a_function_stands_for_a_model_of_ones_own(write: Any) -> None:
+    written = settings.load(write("model: my.models:build\n"))
+    given = settings.load(write("seed: 2\n"), ["model=my.models:build"])
+    for config in (written, given):
+        assert (config.model.kind, config.model.function) == ("python", "my.models:build")
+
+
 @pytest.mark.parametrize("field", FIELDS.fields, ids=lambda field: f"{field.path}-{field.kind}".rstrip("-"))
 @hypothesis_settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
@@ -243,7 +253,7 @@ def test_every_field_is_reached_and_round_trips(field: Field, data: st.DataObjec
     value = data.draw(allowed(field))
     kind = value if field.path.endswith(".kind") else field.kind or "campaign"
     pairs = [("campaign", "disruption"), ("shots", "disruption"), ("text", "language")]
-    pairs += [("labelled", "classifier"), ("labelled", "convolutional"), ("module", "language")]
+    pairs += [("labelled", "classifier"), ("labelled", "convolutional"), ("module", "language"), ("text", "python")]
     pair = next(pair for pair in pairs if kind in pair)
     path = tmp_path / "empty.yaml"
     path.write_text("")
