@@ -27,7 +27,7 @@ SHOT_LIST = "shot_list.txt"
 class SignalFile(BaseModel):
     """One diagnostic and where its files are."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     name: str = Field(pattern=r"^[A-Za-z0-9_]+$", description="short name")
     folder: str = Field(pattern=r"^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$", description="folder under signal_data/MACHINE")
@@ -48,7 +48,7 @@ class SignalFile(BaseModel):
 class Machine(BaseModel):
     """A tokamak's signals."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     name: str = Field(pattern=r"^[A-Za-z0-9_-]+$", description="folder under signal_data")
     step_milliseconds: PositiveFloat = Field(

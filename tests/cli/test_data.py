@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from dist_mp.cli.data import make_app
 from dist_mp.data.catalogue import catalogue
 from dist_mp.errors import UserError
+from tests.conftest import RunCli
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared/data"
 
@@ -149,6 +151,29 @@ def test_mistakes_get_one_line(call, tmp_path: Path) -> None:  # type: ignore[no
         with pytest.raises(UserError, match=message) as caught:
             call(*arguments)
         assert str(caught.value).isprintable()
+
+
+SMALL = """
+name: recorded
+precision: fp32
+data: {kind: shots, path: shots, length: 32, warning_steps: 60, deadline_steps: 3, ignore_steps: 5}
+model: {kind: disruption, layers: 1, units: 6, filters: 4, profile_dense: 8}
+train: {batch_size: 2, max_steps: 6}
+"""
+
+
+def test_prepared_shots_train_on_2_ranks(call, campaign: Path, tmp_path: Path, run_cli: RunCli) -> None:  # type: ignore[no-untyped-def]
+    call("prepare", campaign, tmp_path / "shots")
+    (tmp_path / "c.yaml").write_text(SMALL)
+    done = run_cli(["run", "-n", "2", "c.yaml"], timeout=100, env={"OMPI_MCA_mpi_yield_when_idle": "1"})
+    assert done.rc == 0, done.stderr
+    assert "shots: 7 training (3 disruptive" in done.stderr
+    (summary,) = (tmp_path / "runs").glob("*/summary.json")
+    assert 0.0 <= json.loads(summary.read_text())["metrics"]["auc"] <= 1.0
+    refused = run_cli(["run", "-n", "2", "c.yaml", "data.path=raw"], timeout=60)
+    assert refused.rc == 2
+    (line,) = [line for line in refused.stderr.splitlines() if not line.startswith("dist-mp: ")]
+    assert line.startswith("error: raw/index.json: cannot be read: ") and "dist-mp data prepare" in line
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no real data beside this checkout (../shared/data)")
