@@ -1,8 +1,6 @@
 """The codecs on a CUDA device: the same bytes as on the CPU, from and to arrays that stay on the device.
 
 Kernels are compiled at the first call, for the types that they meet. One block of threads treats one block of a codec.
-Products are taken in float64, where they are exact, and then rounded: a compiler that fuses a multiplication with an
-addition would round otherwise than the CPU.
 """
 
 from __future__ import annotations

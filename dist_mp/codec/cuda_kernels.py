@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import cuda
+from numba import config, cuda
+from numba.cuda import libdevice
 
 from dist_mp.codec.block import NAN, NOT_FINITE, SCALE_BYTES, SMALLEST_SCALE
 from dist_mp.codec.one_bit import HEADER, LANES
@@ -43,10 +44,23 @@ class WidenKernels:
             return of_bits(np.int64(values[i]) << 16)
 
         @cuda.jit(device=True)
-        def product(x: Any, y: Any) -> Any:
-            return np.float32(np.float64(x) * np.float64(y))
+        def product_in_python(x: Any, y: Any) -> Any:
+            return np.float32(x) * np.float32(y)
+
+        # NVVM would fuse the product with the sum that follows, which rounds otherwise than the CPU. The simulator
+        # lacks this function and fuses nothing.
+        product = product_in_python if config.ENABLE_CUDASIM else libdevice.fmul_rn
+
+        @cuda.jit(device=True)
+        def least(x: Any, y: Any) -> Any:
+            return x if x < y else y
+
+        @cuda.jit(device=True)
+        def most(x: Any, y: Any) -> Any:
+            return x if x > y else y
 
         self.bits_of, self.of_bits, self.product = bits_of, of_bits, product
+        self.least, self.most = least, most
         self.load: dict[bool, Load] = {False: load_float, True: load_bfloat16}
         """Reads a number as float32, by whether the array holds the bits of bfloat16."""
 
@@ -117,13 +131,13 @@ class BlockKernels:
     def __init__(self, threads: int) -> None:
         """Make the kernels for blocks of so many threads."""
         self._threads, self._widen = threads, WidenKernels()
-        of_bits, product = self._widen.of_bits, self._widen.product
+        of_bits, product, least = self._widen.of_bits, self._widen.product, self._widen.least
 
         @cuda.jit
         def add(wires: Any, weights: Any, out: Any, block: Any, signed: Any) -> None:
             start = cuda.blockIdx.x * block
             at = cuda.blockIdx.x * (block + SCALE_BYTES)
-            for i in range(cuda.threadIdx.x, min(block, out.size - start), cuda.blockDim.x):
+            for i in range(cuda.threadIdx.x, least(block, out.size - start), cuda.blockDim.x):
                 total = np.float32(0)
                 for r in range(weights.size):
                     bits = np.int64(0)
@@ -157,7 +171,7 @@ class BlockKernels:
 
     def _encode(self, load: Load) -> Kernel:
         threads, widen = self._threads, self._widen
-        bits_of, of_bits = widen.bits_of, widen.of_bits
+        bits_of, of_bits, least, most = widen.bits_of, widen.of_bits, widen.least, widen.most
         nearest, random = self._nearest(), self._random()
 
         @cuda.jit
@@ -178,7 +192,7 @@ class BlockKernels:
         ) -> None:
             thread = cuda.threadIdx.x
             start = cuda.blockIdx.x * block
-            n = min(block, values.size - start)
+            n = least(block, values.size - start)
             at = cuda.blockIdx.x * (block + SCALE_BYTES)
             magnitude = cuda.shared.array(threads, np.int32)
             number = cuda.shared.array(threads, np.int32)
@@ -186,16 +200,16 @@ class BlockKernels:
             if not whole:
                 for i in range(thread, n, threads):
                     bits = bits_of(load(values, start + i))
-                    largest = max(largest, bits & 0x7FFFFFFF)
+                    largest = most(largest, bits & 0x7FFFFFFF)
                     if bits < 0x80000000:
-                        highest = max(highest, bits)
+                        highest = most(highest, bits)
                 magnitude[thread], number[thread] = largest, highest
                 cuda.syncthreads()
                 half = threads // 2
                 while half > 0:
                     if thread < half:
-                        magnitude[thread] = max(magnitude[thread], magnitude[thread + half])
-                        number[thread] = max(number[thread], number[thread + half])
+                        magnitude[thread] = most(magnitude[thread], magnitude[thread + half])
+                        number[thread] = most(number[thread], number[thread + half])
                     cuda.syncthreads()
                     half //= 2
                 largest, highest = np.int64(magnitude[0]), np.int64(number[0])
@@ -205,7 +219,7 @@ class BlockKernels:
                 scale_bits = largest
                 if exponent != 0:
                     scale_bits = (largest + 0x1FFFFF & NOT_FINITE) - (exponent << 23)
-                scale_bits = max(scale_bits, np.int64(SMALLEST_SCALE))
+                scale_bits = most(scale_bits, np.int64(SMALLEST_SCALE))
                 if has_top and highest != largest:
                     scale_bits |= 0x80000000
             for k in range(thread, SCALE_BYTES, threads):
@@ -242,12 +256,14 @@ class BlockKernels:
         return nearest
 
     def _random(self) -> Any:
+        least = self._widen.least
+
         @cuda.jit(device=True)
         def random(
             x: Any, negative: Any, steps: Any, has_top: Any, position: Any, low_seed: Any, high_seed: Any
         ) -> Any:
             if has_top and negative:
-                x = min(x, steps[127])
+                x = least(x, steps[127])
             code, bit = np.int64(0), np.int64(64)
             while bit > 0:
                 # Codes beyond the largest magnitude repeat it; they must not be found.
@@ -276,14 +292,15 @@ class OneBitKernels:
         """Make the kernels."""
         self._widen = WidenKernels()
         of_bits, product = self._widen.of_bits, self._widen.product
+        least, most = self._widen.least, self._widen.most
 
         @cuda.jit
         def add(wires: Any, weights: Any, out: Any, block: Any, counts: Any) -> None:
             start = cuda.blockIdx.x * block
             at = cuda.blockIdx.x * (HEADER + block // 8)
-            size = min(block, out.size - start)
+            size = least(block, out.size - start)
             for i in range(cuda.threadIdx.x, size, cuda.blockDim.x):
-                total, most = np.float32(0), np.int64(0)
+                total, largest = np.float32(0), np.int64(0)
                 for r in range(weights.size):
                     count, byte = np.int64(0), np.int64(wires[r, at + HEADER + i // 8])
                     mean = 4 if byte >> (i % 8) & 1 else 8
@@ -291,13 +308,13 @@ class OneBitKernels:
                     for k in range(4):
                         count |= np.int64(wires[r, at + k]) << (8 * k)
                         bits |= np.int64(wires[r, at + mean + k]) << (8 * k)
-                    most = max(most, count)
+                    largest = most(largest, count)
                     if i < count:
                         term = product(of_bits(bits), weights[r])
                         total = term if r == 0 else total + term
                 out[start + i] = total
                 if i == 0:
-                    counts[cuda.blockIdx.x] = min(most, size)
+                    counts[cuda.blockIdx.x] = least(largest, size)
 
         self.add: Kernel = add
         """A kernel (rows of wires, weights, out, block, counts of the blocks)."""
@@ -305,7 +322,7 @@ class OneBitKernels:
         """Kernels (values, wire, block, counts), with at least 16 threads a block."""
 
     def _encode(self, load: Load) -> Kernel:
-        bits_of = self._widen.bits_of
+        bits_of, least, most = self._widen.bits_of, self._widen.least, self._widen.most
 
         @cuda.jit
         def encode(values: Any, wire: Any, block: Any, counts: Any) -> None:
@@ -333,16 +350,16 @@ class OneBitKernels:
                     low += below[lane]
                     high += above[lane]
                     count += negative[lane]
-                low_bits = bits_of(np.float32(low / max(count, 1)))
-                high_bits = bits_of(np.float32(high / max(n - count, 1)))
+                low_bits = bits_of(np.float32(low / most(count, 1)))
+                high_bits = bits_of(np.float32(high / most(n - count, 1)))
                 for k in range(4):
                     wire[at + k] = n >> (8 * k) & 0xFF
                     wire[at + 4 + k] = low_bits >> (8 * k) & 0xFF
                     wire[at + 8 + k] = high_bits >> (8 * k) & 0xFF
-            room = (min(block, values.size - start) + 7) // 8
+            room = (least(block, values.size - start) + 7) // 8
             for k in range(thread, room, cuda.blockDim.x):
                 byte = np.int64(0)
-                for bit in range(min(8, n - 8 * k)):
+                for bit in range(least(8, n - 8 * k)):
                     if load(values, start + 8 * k + bit) < 0:
                         byte |= 1 << bit
                 wire[at + HEADER + k] = byte
