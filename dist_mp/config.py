@@ -223,6 +223,9 @@ class ExchangeConfig(Section):
     bucket_mib: PositiveFloat = Field(
         8.0, description="gradients are exchanged in buckets of about this size, counted in FP32 (MiB)"
     )
+    timeout_seconds: NonNegativeFloat = Field(
+        600.0, description="a rank that waits longer for others ends the job and names them; 0 waits forever (seconds)"
+    )
 
 
 class TrainConfig(Section):

@@ -22,7 +22,9 @@ def make_app() -> typer.Typer:
     app = typer.Typer(help="Measure speed and memory beside peers and floors.", rich_markup_mode=None)
     app.callback(invoke_without_command=True)(print_help)
     app.command("allreduce", short_help="The mean of a gradient over the ranks.")(allreduce)
+    app.command("codec", short_help="Error and speed of every codec on one core.")(codec)
     app.command("step", short_help="What the exchange adds to a training step.")(step)
+    app.command("model", short_help="A training step on one worker: time, rates, memory.")(model)
     app.command("data", short_help="Whether the input keeps up with the training step.")(data)
     return app
 
@@ -58,6 +60,89 @@ def allreduce(
         out=out,
     )
     raise typer.Exit(run_bench(bench))
+
+
+def codec(
+    codecs: Annotated[str, typer.Option(help="Names of codecs with commas between (default: all).")] = "",
+    block: Annotated[int, typer.Option(min=0, help="Numbers that share a scale (0: all).")] = 256,
+    numbers: Annotated[int, typer.Option(min=1, help="Numbers of the speed measurement.")] = 1 << 22,
+    rounds: RoundsOption = 9,
+    gradients: Annotated[
+        list[Path] | None, typer.Option(help="A further array (.npy) for the error table; may be given several times.")
+    ] = None,
+    peers: PeersOption = None,
+    out: OutOption = None,
+) -> None:
+    """Measure the error and the speed of every codec on one core, beside copying memory and bitsandbytes."""
+    import numpy as np
+    from rich.console import Console
+
+    from dist_mp.errors import UserError
+    from dist_mp.experiments.bench_codec import CodecBench, measure_codecs, print_report
+
+    arrays = {}
+    for path in gradients or []:
+        try:
+            arrays[path.stem] = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise UserError(f"--gradients {path}: is no array that NumPy can read ({error})") from error
+    bench = CodecBench(names(codecs), block, numbers, rounds=rounds, gradients=arrays, peers=peers)
+    report = measure_codecs(bench)
+    print_report(Console(), report)
+    if out is not None:
+        try:
+            out.write_text(report.to_json() + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"--out {out}: cannot be written ({error.strerror})") from error
+
+
+def model(
+    layers: Annotated[str, typer.Option(help="L, LSTM layers; several with commas between make a sweep.")] = "2",
+    rows: Annotated[str, typer.Option(help="B, rows.")] = "64",
+    units: Annotated[str, typer.Option(help="N, cells a layer.")] = "512",
+    precisions: Annotated[str, typer.Option(help="fp32, bf16, fp16, with commas between.")] = "fp32,bf16",
+    length: Annotated[int, typer.Option(min=1, help="T, time steps.")] = 35,
+    vocabulary: Annotated[int, typer.Option(min=2, help="V, words.")] = 10_000,
+    threads: Annotated[int, typer.Option(min=1, help="Compute threads.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, help="Steps in a round, after the warm-up.")] = 5,
+    rounds: RoundsOption = 3,
+    recompute: Annotated[bool, typer.Option(help="Compute gates again in backward, to save memory.")] = False,
+    softmax_block: Annotated[int | None, typer.Option(min=1, help="Words of a block of the softmax.")] = None,
+    keras: Annotated[bool, typer.Option(help="Measure Keras's LSTM beside.")] = False,
+    peers: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder with PyTorch in DIR/torch, measured beside.")
+    ] = None,
+    memory_gib: Annotated[
+        float | None, typer.Option(help="Memory a process may use (GiB; default: nine tenths of what is free).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for the result as JSON and plots.")] = None,
+) -> None:
+    """Measure a training step of the word language model on one worker, sweeping sizes and precisions.
+
+    Time, FLOP/s as a whole and of the matrix products alone, share of time by operation, peak memory. Running out of
+    memory is a result.
+    """
+    from dist_mp.experiments.bench_model import Bench, run_bench
+
+    run_bench(
+        Bench(
+            layers=tuple(map(_number, names(layers))),
+            rows=tuple(map(_number, names(rows))),
+            units=tuple(map(_number, names(units))),
+            precisions=names(precisions),
+            length=length,
+            vocabulary=vocabulary,
+            threads=threads,
+            steps=steps,
+            rounds=rounds,
+            recompute=recompute,
+            softmax_block=softmax_block,
+            keras=keras,
+            peers=peers,
+            memory_gib=memory_gib,
+            out=out,
+        )
+    )
 
 
 def step(
@@ -137,5 +222,5 @@ def names(text: str) -> tuple[str, ...]:
 def _number(text: str) -> int:
     base, power, exponent = text.partition("^")
     if not base.isdigit() or (power and not exponent.isdigit()) or len(exponent) > 2:
-        raise typer.BadParameter(f"{text!r} is not a number such as 65536 or 2^16", param_hint="'--sizes'")
+        raise typer.BadParameter(f"{text!r} is not a number such as 65536 or 2^16")
     return int(base) ** int(exponent) if power else int(base)

@@ -36,6 +36,7 @@ def run(config: Config) -> int:
 def _train(world: World, config: Config) -> None:
     begin = time.perf_counter()
     settings.resolve_batch(config, world.size)
+    world.watch(config.exchange.timeout_seconds)
     # TensorFlow takes seconds to import and fixes its threads when first used.
     dataset = open_dataset(config)
     import_tensorflow(config.threads, world.local_rank)

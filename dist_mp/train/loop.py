@@ -160,6 +160,7 @@ class Trainer:
                 weight = float(word.next_weight.sum())
                 rate = learning_rate(p.config.schedule, self._step_number, epoch, p.world.size)
                 scale = float(p.loss_scale.scale)
+                p.world.watchdog.step = self._step_number
                 before = p.allreduce.stats.snapshot()
                 own_loss, applied, norm, states = self._train_on(batch, states, weight, rate)
                 spent = p.allreduce.stats.since(before)

@@ -14,7 +14,8 @@ from dist_mp.cli.app import make_app, run_command_line
 from tests.conftest import RunCli
 
 COMMANDS = [["run"], ["train"], ["config"], ["config", "show"], ["config", "fields"], ["config", "list"], ["bench"]]
-COMMANDS += [["bench", "allreduce"], ["bench", "step"]]
+COMMANDS += [["bench", name] for name in ("allreduce", "codec", "step", "model", "data")]
+COMMANDS += [["data"], *(["data", name] for name in ("list", "fetch", "prepare", "inspect"))]
 
 
 @pytest.mark.parametrize("command", [[], *COMMANDS], ids=" ".join)
@@ -84,7 +85,7 @@ def test_config_list_has_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> 
         (["train", "nowhere.yaml"], "no configuration 'nowhere.yaml': bundled ones are "),
         (["bench", "step", "--precisions", "fp8"], "bench step: unknown precision 'fp8': valid are fp32, bf16, fp16"),
         (["bench", "step", "--peers", "nowhere"], "--peers nowhere: no nowhere/horovod/bin/python; install horovod"),
-        (["bench", "allreduce", "--sizes", "2^x"], "Invalid value for '--sizes': '2^x' is not a number such as"),
+        (["bench", "allreduce", "--sizes", "2^x"], "Invalid value: '2^x' is not a number such as"),
         (["config", "fields", "optimiser"], "config fields: no section 'optimiser'; there are data, "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
