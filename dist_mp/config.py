@@ -262,6 +262,9 @@ class Config(Section):
     )
     threads: PositiveInt = Field(1, description="compute threads a rank")
     run_folder: str = Field("runs", description="run folders are made in here")
+    timeline: bool = Field(
+        False, description="write a Chrome trace of each rank's steps into the run folder, for Perfetto"
+    )
     loss_scale: LossScaleConfig = Field(default_factory=LossScaleConfig)
     data: CampaignData | ShotsData | TextData | LabelledData | ModuleData = Field(
         default_factory=CampaignData, discriminator="kind"

@@ -12,6 +12,9 @@ ConfigArgument = Annotated[
         metavar="CONFIG", help="A YAML file, or the name of a bundled one (dist-mp config list).", show_default=False
     ),
 ]
+TimelineOption = Annotated[
+    bool, typer.Option("--timeline", help="Write a Chrome trace of each rank's steps (the same as timeline=true).")
+]
 OverridesArgument = Annotated[
     list[str] | None,
     typer.Argument(

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from dist_mp.cli.arguments import ConfigArgument, OverridesArgument
+from dist_mp.cli.arguments import ConfigArgument, OverridesArgument, TimelineOption
 from dist_mp.cli.train import require_tensorflow, train_here
 
 
@@ -24,6 +24,7 @@ def run(
     mpi_arg: Annotated[
         list[str] | None, typer.Option("--mpi-arg", help="A further argument of mpirun; give it once for each word.")
     ] = None,
+    timeline: TimelineOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the mpirun command and exit.")] = False,
 ) -> None:
     """Train on so many ranks: finds mpirun, chooses its flags, and ends all ranks when one fails.
@@ -38,7 +39,8 @@ def run(
     inside = rank_and_size(os.environ)
     if inside is not None and inside[1] > 1:
         raise UserError("run: this is already a rank of an MPI job; start its ranks with `dist-mp train` instead")
-    config = settings.load(configuration, overrides or [])
+    words = [*(overrides or []), *(["timeline=true"] if timeline else [])]
+    config = settings.load(configuration, words)
     settings.resolve_batch(config, ranks)
     if hostfile is not None and not os.path.isfile(hostfile):  # noqa: PTH113
         raise UserError(f"--hostfile {hostfile}: no such file")
@@ -49,7 +51,7 @@ def run(
     command = job_command(
         find_mpirun(),
         ranks,
-        [sys.executable, "-m", "dist_mp", "train", configuration, *(overrides or [])],
+        [sys.executable, "-m", "dist_mp", "train", configuration, *words],
         machine=this_machine(),
         threads=config.threads,
         hostfile=hostfile,

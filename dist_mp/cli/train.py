@@ -7,20 +7,21 @@ import os
 
 import typer
 
-from dist_mp.cli.arguments import ConfigArgument, OverridesArgument
+from dist_mp.cli.arguments import ConfigArgument, OverridesArgument, TimelineOption
 from dist_mp.config import Config
 from dist_mp.errors import UserError
 from dist_mp.launch.mpirun import rank_environment
 
 
-def train(configuration: ConfigArgument, overrides: OverridesArgument = None) -> None:
+def train(configuration: ConfigArgument, overrides: OverridesArgument = None, timeline: TimelineOption = False) -> None:
     """Train as one rank of a job started by mpirun or srun, or alone.
 
     On a cluster, with its own mpirun: mpirun -np 4 python -m dist_mp train configs/quickstart.yaml
     """
     from dist_mp import settings
 
-    raise typer.Exit(train_here(settings.load(configuration, overrides or [])))
+    words = [*(overrides or []), *(["timeline=true"] if timeline else [])]
+    raise typer.Exit(train_here(settings.load(configuration, words)))
 
 
 def train_here(config: Config) -> int:

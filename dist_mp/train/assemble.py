@@ -22,6 +22,7 @@ from dist_mp.schedule import worker_rate
 from dist_mp.train.evaluate import ClassCollector, Collector, Evaluator, PerplexityCollector, ShotCollector
 from dist_mp.train.loop import Parts
 from dist_mp.train.step import TrainStep
+from dist_mp.train.trace import StepTrace
 
 
 def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
@@ -41,7 +42,8 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
     loss_scale = LossScale(config.loss_scale, precision.name)
     plan = plan_buckets(task.paths, shapes, config.exchange.bucket_mib, codec.block)
     algorithm = _algorithm(config)
-    allreduce = Allreduce(world, codec, plan, algorithm)
+    trace = StepTrace() if config.timeline else None
+    allreduce = Allreduce(world, codec, plan, algorithm, span=None if trace is None else trace.exchanged)
     step = TrainStep(
         task,
         masters,
@@ -51,10 +53,13 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
         clip_norm=config.optimizer.clip_norm,
         l2=config.optimizer.l2,
         accumulate=config.train.accumulation > 1,
+        loss_known=None if trace is None else trace.loss_known,
     )
     evaluator = Evaluator(world, config, task, dataset.valid, _collector(dataset.spec, dataset.valid))
     exchange = f"{codec.name} on the wire, {algorithm}, {len(plan)} bucket{'s' if len(plan) > 1 else ''}"
-    return Parts(world, config, dataset, precision, exchange, task, masters, loss_scale, allreduce, step, evaluator)
+    return Parts(
+        world, config, dataset, precision, exchange, task, masters, loss_scale, allreduce, step, evaluator, trace
+    )
 
 
 def _algorithm(config: Config) -> str:

@@ -50,11 +50,16 @@ def _train(world: World, config: Config) -> None:
     rank_logging(folder, world.rank)
     console = make_console() if world.rank == 0 else None
     print_header(console, header(parts) | {"run folder": str(folder), "host": platform.node()})
+    if parts.trace is not None:
+        world.barrier()
+        parts.trace.open(folder / "timeline", world.rank)
     with RecordWriter(folder / "metrics.jsonl" if world.rank == 0 else None) as records:
         with ProgressDisplay(console, config.train.epochs) as display:
             summary = Trainer(parts, records, display).run(str(folder), begin)
         records.write(summary)
     parts.allreduce.close()
+    if parts.trace is not None:
+        parts.trace.close()
     if world.rank == 0:
         write_summary(folder, summary)
     print_summary(console, summary)

@@ -26,6 +26,7 @@ from dist_mp.train.fingerprint import weights_hash
 from dist_mp.train.progress import ProgressDisplay
 from dist_mp.train.records import CheckRecord, EpochRecord, RecordWriter, StepRecord, SummaryRecord
 from dist_mp.train.step import TrainStep, Window
+from dist_mp.train.trace import StepTrace
 
 PREFETCHED_BATCHES = 4
 
@@ -46,6 +47,8 @@ class Parts:
     allreduce: Allreduce
     step: TrainStep
     evaluator: Evaluator
+    trace: StepTrace | None = None
+    """Gets the phases of each step where the settings ask for a timeline."""
 
 
 class _Spent(NamedTuple):
@@ -207,13 +210,18 @@ class Trainer:
             rows = slice(micro * size, (micro + 1) * size)
             window = Window(*(tf.constant(a[rows]) for a in (batch.inputs, batch.targets, batch.weight, batch.reset)))
             seed = self._dropout_seed(micro)
-            if micro + 1 < len(states):
+            last = micro + 1 == len(states)
+            if p.trace is not None:
+                p.trace.begin()
+            if not last:
                 partial, state = p.step.add(window, state, total_weight, seed)
                 loss_sum += float(partial)
             else:
                 result = p.step.update(window, state, total_weight, seed, tf.constant(rate, tf.float32))
                 loss_sum += float(result.loss_sum)
                 state = result.state
+            if p.trace is not None:
+                p.trace.end(updated=last)
             new_states.append(state)
         return loss_sum, bool(result.finite), float(result.gradient_norm), new_states
 

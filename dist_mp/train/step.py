@@ -7,9 +7,10 @@ whatever the gradients hold; every rank then looks at the same bits and so takes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from dist_mp.model.base import State, Task, reset_rows
@@ -60,6 +61,7 @@ class TrainStep:
         clip_norm: float = 0.0,
         l2: float = 0.0,
         accumulate: bool = False,
+        loss_known: Callable[[], None] | None = None,
     ) -> None:
         """Put the parts together.
 
@@ -72,6 +74,7 @@ class TrainStep:
             clip_norm: limit on the global norm of the averaged, unscaled gradient, 0 for none.
             l2: coefficient of the penalty l2 * sum(w^2) on the masters.
             accumulate: keep FP32 sums of gradients for :meth:`add`.
+            loss_known: called on the host when forward is over and before backward begins, for a timeline.
         """
         self._task = task
         self._masters = masters
@@ -80,6 +83,7 @@ class TrainStep:
         self._num_ranks = num_ranks
         self._clip_norm = clip_norm
         self._l2 = l2
+        self._loss_known = loss_known
         shapes = [v.shape for v in task.variables] if accumulate else []
         self._sums = [tf.Variable(tf.zeros(s, tf.float32), trainable=False) for s in shapes]
 
@@ -137,9 +141,22 @@ class TrainStep:
             losses = self._task.losses(outputs, window.targets, window.weight)
             # Padded steps may hold anything: select, since 0 x inf is not 0.
             loss_sum = tf.reduce_sum(tf.where(window.weight > 0, losses * window.weight, 0.0))
-            scaled = loss_sum * factor
+            with tf.control_dependencies(self._mark(loss_sum)):
+                scaled = loss_sum * factor
         gradients = tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return loss_sum, [tf.convert_to_tensor(g) for g in gradients], state
+
+    def _mark(self, loss_sum: tf.Tensor) -> list[tf.Tensor]:
+        """A host call that waits for the loss, where somebody wants to know."""
+        if self._loss_known is None:
+            return []
+        known = self._loss_known
+
+        def call(_: object) -> np.int32:
+            known()
+            return np.int32(0)
+
+        return [tf.numpy_function(call, [loss_sum], tf.int32)]
 
     def _apply(
         self, means: list[tf.Tensor], inverse: tf.Tensor, norm: tf.Tensor, learning_rate: tf.Tensor

@@ -42,7 +42,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_run_on_2_ranks(small: Path, tmp_path: Path, run_cli: RunCli) -> None:
-    done = run_cli(["run", "-n", "2", "small.yaml", "train.epochs=2"], timeout=100, env=SLOW)
+    done = run_cli(["run", "-n", "2", "small.yaml", "train.epochs=2", "--timeline"], timeout=100, env=SLOW)
     assert done.rc == 0, done.stderr
     assert done.stdout == ""
     folder = run_folder(tmp_path)
@@ -59,7 +59,21 @@ def test_run_on_2_ranks(small: Path, tmp_path: Path, run_cli: RunCli) -> None:
     # Of n numbers of 2 bytes a rank hands on all but its own piece, and its own piece of the mean; and some padding.
     assert 1.0 <= summary["sent_bytes_per_step"] / (2 * summary["gradient_numbers"]) < 1.3
     assert {p.name for p in (folder / "logs").iterdir()} == {"rank-000.log", "rank-001.log"}
+    check_timeline(folder / "timeline", len(steps))
     assert "small.yaml" in {p.name for p in tmp_path.iterdir()}
+
+
+def check_timeline(folder: Path, steps: int) -> None:
+    """Each rank has every phase of every step, and they follow each other."""
+    for rank in range(2):
+        events = json.loads((folder / f"rank-{rank:04d}.json").read_text())["traceEvents"]
+        ends = {}
+        for name in ("forward", "backward", "encode", "wait", "reduce", "decode", "update"):
+            of_name = [e for e in events if e["name"] == name]
+            assert len(of_name) >= steps and all(e["dur"] >= 0 and e["pid"] == rank for e in of_name), name
+            ends[name] = of_name[-1]["ts"] + of_name[-1]["dur"]
+        order = ["forward", "backward", "encode", "decode", "update"]
+        assert [ends[name] for name in order] == sorted(ends[name] for name in order)
 
 
 def test_mpirun_and_srun_start_ranks_themselves(small: Path, tmp_path: Path, run_cli: RunCli) -> None:
