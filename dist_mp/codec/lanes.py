@@ -2,8 +2,8 @@
 
 A loop over a table look-up does not become fast by itself: LLVM turns it into gathers. Here the LLVM code is written
 out, four vectors of 16 lanes at a time. With AVX-512 a table of 16 or 32 entries is one permutation of registers, so
-that finding one of 128 codes takes 7 comparisons and no access to memory. Elsewhere a look-up is a load for each
-lane, with the same result.
+that finding one of 128 codes takes 7 comparisons and no access to memory. With AVX2 a permutation has 8 entries.
+Elsewhere a look-up is a load for each lane. The result is the same.
 
 The emitters below write code for vectors of 16 lanes; `builder` is LLVM's and all numbers are float32 or int32.
 """
@@ -66,25 +66,39 @@ class Table:
     def __init__(self, builder: Any, context: Any, address: Any, offset: int, entries: int) -> None:
         """Load it into registers, where the machine can permute them."""
         self._builder, self._address, self._offset, self._entries = builder, address, offset, entries
-        # The features for which Numba compiles, which are not this machine's if NUMBA_CPU_NAME says so.
-        self._permutes = "+avx512f" in context.codegen().magic_tuple()[2]
-        rows = range(entries // LANES if self._permutes else 0)
-        self._rows = [load(builder, address, offset + 4 * LANES * row, FLOATS) for row in rows]
+        # The features for which Numba compiles, which are not this machine's if NUMBA_CPU_NAME says so. With AVX2
+        # loads are faster than the 16 permutations that a table of 128 entries takes.
+        features = context.codegen().magic_tuple()[2].split(",")
+        self._width = 16 if "+avx512f" in features else 8 if "+avx2" in features and entries <= 32 else 0
+        rows = range(entries // self._width if self._width else 0)
+        row = ir.VectorType(F32, self._width)
+        self._rows = [load(builder, address, offset + 4 * self._width * number, row) for number in rows]
 
     def __call__(self, index: Any) -> Any:
         """The entries at `index`."""
-        return self._permuted(index, self._rows) if self._permutes else self._loaded(index)
+        if not self._width:
+            return self._loaded(index)
+        if self._width == LANES:
+            return self._permuted(index, self._rows)
+        halves = [range(LANES // 2), range(LANES // 2, LANES)]
+        low, high = (self._permuted(self._shuffled(index, index, half), self._rows) for half in halves)
+        return self._shuffled(low, high, range(LANES))
 
     def _permuted(self, index: Any, rows: list[Any]) -> Any:
-        builder = self._builder
+        builder, kind = self._builder, rows[0].type
         if len(rows) == 1:
-            return call(builder, "llvm.x86.avx512.permvar.sf.512", FLOATS, [rows[0], index])
-        if len(rows) == 2:
-            return call(builder, "llvm.x86.avx512.vpermi2var.ps.512", FLOATS, [rows[0], index, rows[1]])
+            name = "llvm.x86.avx512.permvar.sf.512" if self._width == 16 else "llvm.x86.avx2.permps"
+            return call(builder, name, kind, [rows[0], index])
+        if len(rows) == 2 and self._width == 16:
+            return call(builder, "llvm.x86.avx512.vpermi2var.ps.512", kind, [rows[0], index, rows[1]])
         half = len(rows) // 2
         low, high = self._permuted(index, rows[:half]), self._permuted(index, rows[half:])
-        bit = builder.and_(index, ints(half * LANES))
-        return builder.select(builder.icmp_signed("!=", bit, ints(0)), high, low)
+        bit = builder.and_(index, ir.Constant(index.type, [half * self._width] * self._width))
+        zero = ir.Constant(index.type, [0] * self._width)
+        return builder.select(builder.icmp_signed("!=", bit, zero), high, low)
+
+    def _shuffled(self, one: Any, two: Any, order: range) -> Any:
+        return self._builder.shuffle_vector(one, two, ir.Constant(ir.VectorType(I32, len(order)), list(order)))
 
     def _loaded(self, index: Any) -> Any:
         builder = self._builder
