@@ -5,14 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dist_mp.config import CampaignData, Config, DisruptionModel, ShotsData
 from dist_mp.data.campaign import Campaign
 from dist_mp.data.machine import Machine, SignalFile, read_machine, read_shot_list, write_machine
 from dist_mp.data.open import open_dataset
 from dist_mp.data.processed import Preparation, ProcessedShots, prepare_shots
-from dist_mp.data.raw import write_shots
-from dist_mp.data.recordings import read_text
+from dist_mp.data.raw import resample, write_shots
+from dist_mp.data.recordings import Recording, read_text
 from dist_mp.data.shots import ShotDataset
 from dist_mp.errors import UserError
 
@@ -267,8 +269,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shots(folder: Path, **changes: object) -> ShotDataset:
-    settings = ShotsData(path=str(folder), length=16, warning_steps=12, **changes)  # type: ignore[arg-type]
-    dataset = open_dataset(Config(data=settings, model=DisruptionModel()))
+    data = ShotsData(path=str(folder), length=16, warning_steps=12, **changes)  # type: ignore[arg-type]
+    dataset = open_dataset(Config(data=data, model=DisruptionModel()))
     assert isinstance(dataset, ShotDataset)
     return dataset
 
@@ -455,3 +457,21 @@ def test_bad_stores_get_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "shots.zarr").mkdir()
     with pytest.raises(UserError, match=r"shots.h5 and shots.zarr"):
         prepare_shots(tmp_path, tmp_path / "out")
+
+
+@given(
+    gaps=st.lists(st.integers(1, 40), min_size=1, max_size=30),
+    begin=st.integers(-20, 60),
+    steps=st.integers(1, 40),
+    shift=st.integers(0, 30),
+)
+@settings(max_examples=150, deadline=None)
+def test_resampling_is_the_last_value_known(gaps: list[int], begin: int, steps: int, shift: int) -> None:
+    """Against a search by hand, in whole milliseconds; values are the numbers of the samples."""
+    recorded = np.cumsum(gaps)
+    recording = Recording(recorded / 1000.0, np.arange(len(gaps), dtype=np.float64)[:, None])
+    grid = (begin + 3 * np.arange(steps)) / 1000.0
+    found = resample(recording, grid, shift / 1000.0, 0)
+    for t, value in zip((begin + 3 * np.arange(steps)).tolist(), found.tolist(), strict=True):
+        known = [i for i, at in enumerate(recorded.tolist()) if at <= t - shift]
+        assert value == (known[-1] if known else 0)
