@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -82,8 +83,7 @@ def print_tables(console: Console, rows: Sequence[Row], ranks: Ranks) -> None:
     methods = list(dict.fromkeys(row.method for row in rows))
     nodes = " + ".join(map(str, ranks.node_sizes))
     console.print(f"Mean of a gradient over {ranks.size} ranks (nodes of {nodes}), {ranks.library}")
-    table = Table(title="median ms by numbers in the gradient")
-    table.add_column("method")
+    table = _table("median ms by numbers in the gradient")
     for size in sizes:
         table.add_column(power(size), justify="right")
     for method in methods:
@@ -96,16 +96,26 @@ def print_tables(console: Console, rows: Sequence[Row], ranks: Ranks) -> None:
 
 def _ratios(rows: Sequence[Row], size: int) -> Table:
     shown = [y for y in YARDSTICKS if any(y in row.faster_than for row in rows)]
-    table = Table(title=f"{size:,} numbers: time, and how many times faster than the yardsticks")
-    table.add_column("method")
+    table = _table(f"{size:,} numbers: time, and how many times faster than the yardsticks")
     for title in ("median\nms", "quartiles\nms", "times\nfloor", *(y.replace(" ", "\n") for y in shown)):
         table.add_column(title.replace("MPI_Allreduce", "MPI"), justify="right")
     for row in rows:
         floor = "" if row.floor is None else f"{row.median / row.floor:.2f}"
-        ratios = (f"{row.faster_than[y]:.3g}" if y in row.faster_than else "" for y in shown)
+        ratios = (ratio(row.faster_than[y]) if y in row.faster_than else "" for y in shown)
         spread = f"{milliseconds(row.low)}-{milliseconds(row.high)}"
         table.add_row(row.method, milliseconds(row.median), spread, floor, *ratios)
     return table
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))  # fits into 80 columns
+    table.add_column("method", no_wrap=True)
+    return table
+
+
+def ratio(value: float) -> str:
+    """Three significant digits, and no power of ten."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.01 else "<0.01"
 
 
 def milliseconds(value: float) -> str:
