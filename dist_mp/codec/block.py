@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dist_mp.codec.base import Codec, Wire
 from dist_mp.codec.book import CodeBook
-from dist_mp.codec.lanes import GROUP, add_group, decode_group, encode_group
+from dist_mp.codec.lanes import GROUP, add_group, decode_group, encode_group, pair_group
 from dist_mp.codec.numbers import bits_of, element, kernel_view, load_float32, of_bits, store_float32, widen
 from dist_mp.codec.round_lanes import round_group
 
@@ -149,6 +149,24 @@ def decode_block(
 
 
 @njit(nogil=True, cache=True)
+def decode_pair(
+    first: np.uint64,
+    second: np.uint64,
+    out: NDArray[np.float32],
+    w_first: np.float32,
+    w_second: np.float32,
+    book: np.uint64,
+    top: np.float32 | None,
+) -> None:
+    """Write the weighted sum of two blocks of a multiple of 64 numbers."""
+    one, two = load_float32(first) * w_first, load_float32(second) * w_second
+    header, target = np.uint64(SCALE_BYTES), np.uint64(out.ctypes.data)
+    for i in range(0, out.size, GROUP):
+        at = header + np.uint64(i)
+        pair_group(first + at, second + at, target + np.uint64(4 * i), one, two, book, top)
+
+
+@njit(nogil=True, cache=True)
 def bytes_at(address: np.uint64, n: int) -> Wire:
     """A copy of n bytes."""
     out = np.empty(n, np.uint8)
@@ -198,8 +216,12 @@ def reduce_blocks(
     for k in range(-(-n // block)):
         size = min(block, n - k * block)
         total = scratch[k * block : k * block + size] if whole else scratch[:size]
-        for r in range(wires.size):
-            decode_block(wires[r] + np.uint64(k * stride), total, weights[r], r > 0, table, top)
+        at_wire = np.uint64(k * stride)
+        if wires.size == 2 and size % GROUP == 0:
+            decode_pair(wires[0] + at_wire, wires[1] + at_wire, total, weights[0], weights[1], table, top)
+        else:
+            for r in range(wires.size):
+                decode_block(wires[r] + at_wire, total, weights[r], r > 0, table, top)
         if not whole:
             scale = scale_for(total, exponent, bound_of_top)
             part = out[k * stride : k * stride + SCALE_BYTES + size]

@@ -238,3 +238,33 @@ def add_group(
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.uint64, types.float32, types.uint64, top), generate
+
+
+@intrinsic
+def pair_group(
+    typing: Any,
+    first: types.Type,
+    second: types.Type,
+    out: types.Type,
+    scale_first: types.Type,
+    scale_second: types.Type,
+    book: types.Type,
+    top: types.Type,
+) -> tuple[Any, Callable[..., Any]]:
+    """Write 64 sums of two wires, as `decode_group` and then `add_group` would."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        first, second, out, scale_first, scale_second, book, top_value = args
+        table = Table(builder, context, book, 0, 128)
+        factors = splat(builder, scale_first), splat(builder, scale_second)
+        highest = None if top == types.none else splat(builder, top_value)
+        for group in range(GROUP // LANES):
+            one, two = (
+                builder.fmul(decoded(builder, table, highest, wire, group), factor)
+                for wire, factor in zip((first, second), factors, strict=True)
+            )
+            store(builder, builder.fadd(one, two), out, 4 * LANES * group)
+        return context.get_dummy_value()
+
+    signature = types.void(types.uint64, types.uint64, types.uint64, types.float32, types.float32, types.uint64, top)
+    return signature, generate
