@@ -14,7 +14,8 @@ from numba import cuda
 
 from dist_mp.codec.base import Codec
 from dist_mp.codec.block import BlockCodec
-from dist_mp.codec.cuda_kernels import BlockKernels, FloatKernels, OneBitKernels
+from dist_mp.codec.cuda_kernels import BlockKernels, OneBitKernels
+from dist_mp.codec.cuda_numbers import FloatKernels
 from dist_mp.codec.half import FloatCodec
 from dist_mp.codec.one_bit import OneBitCodec
 
