@@ -61,6 +61,9 @@ def run_job(command: JobCommand) -> int:
         reaper.communicate(DONE)
         for pump in pumps:
             pump.join(5.0)
+        if not any(pump.is_alive() for pump in pumps):
+            process.stdout.close()
+            process.stderr.close()
     status = process.returncode if process.returncode >= 0 else 128 - process.returncode
     ending = next((pump.filter.ending for pump in pumps if pump.filter.ending is not None), None)
     if status and ending is not None and ending.status:
