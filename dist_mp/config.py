@@ -209,11 +209,14 @@ class ExchangeConfig(Section):
     codec: str = Field(
         "auto",
         description="what a number is on the wire: auto (the precision's own type), fp32, fp16, bf16, fp8_e4m3, "
-        "fp8_e5m2, dynamic_tree, dynamic_uniform, linear, static_tree, mantissa",
+        "fp8_e5m2, dynamic_tree, dynamic_uniform, linear, static_tree, mantissa, one_bit",
     )
     block: NonNegativeInt = Field(
         256,
         description="numbers that share a scale in the 8-bit codecs; multiples of 64 are fast (0: all of a gradient)",
+    )
+    error_feedback: bool = Field(
+        False, description="add what the wire lost of a gradient to the next one (Seide et al. 2014); for one_bit"
     )
     algorithm: Literal["auto", "shared", "pieces", "native"] = Field(
         "auto",

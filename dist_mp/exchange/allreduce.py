@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dist_mp.codec.base import Codec
+from dist_mp.codec.feedback import ErrorFeedback
 from dist_mp.comm.transfer import MAX_BYTES
 from dist_mp.comm.world import World
 from dist_mp.errors import UserError
@@ -48,6 +49,9 @@ class Allreduce:
     stats: ExchangeStats
     """Running totals of time and bytes on this rank."""
 
+    loss_scale: float = 1.0
+    """Factor on the gradients of this step, which error feedback keeps out of its residuals."""
+
     def __init__(
         self,
         world: World,
@@ -58,6 +62,7 @@ class Allreduce:
         max_bytes: int = MAX_BYTES,
         gather_below: int = GATHER_BELOW,
         part_numbers: int = PART_NUMBERS,
+        error_feedback: bool = False,
         span: Span | None = None,
     ) -> None:
         """Allocate the buffers. Collective.
@@ -72,6 +77,8 @@ class Allreduce:
             gather_below: wire bytes up to which a bucket is gathered whole instead of in pieces, to save a message
                 time; the result is the same.
             part_numbers: numbers that go through the phases together in shared memory; the result is the same.
+            error_feedback: add to each gradient what the wire lost of it in the step before; call :meth:`settle` after
+                each step.
             span: gets every phase with its start and end, for a timeline.
 
         Raises:
@@ -81,6 +88,7 @@ class Allreduce:
         self._watch = Stopwatch(self.stats, span)
         self._watchdog = world.watchdog
         self._buckets = tuple(buckets)
+        self._compensation = _Compensation(codec, self._buckets) if error_feedback else None
         self._names = [f"the exchange of bucket {i + 1} of {len(buckets)}" for i in range(len(buckets))]
         longest = max((b.length for b in self._buckets), default=0)
         with self._watchdog("the allocation of the exchange"):
@@ -111,8 +119,18 @@ class Allreduce:
             raise ValueError(f"bucket {index} has {bucket.length} numbers, the output {len(out)}")
         with self._watchdog(self._names[index]):
             self._watch.start()
+            if self._compensation is not None:
+                sources = self._compensation.add(bucket, sources, self.loss_scale)
             self._algorithm.mean(bucket, sources, out)
         self.stats.calls += 1
+
+    def settle(self, applied: bool) -> None:
+        """The step is over: what the wire lost counts in the next one if the update was applied, and is dropped if not.
+
+        Does nothing without error feedback.
+        """
+        if self._compensation is not None:
+            self._compensation.settle(applied)
 
     def close(self) -> None:
         """Free shared memory and MPI's objects. Collective."""
@@ -127,3 +145,32 @@ class Allreduce:
     ) -> None:
         if error is None:  # after a failure the other ranks may not come to a collective call any more
             self.close()
+
+
+class _Compensation:
+    """Error feedback of all buckets. A gradient is encoded once more than without, to see what the wire will lose."""
+
+    def __init__(self, codec: Codec, buckets: Sequence[Bucket]) -> None:
+        slots = sorted((slot for bucket in buckets for slot in bucket.slots), key=lambda slot: slot.index)
+        self._place = {slot.index: place for place, slot in enumerate(slots)}
+        self._feedback = ErrorFeedback([slot.numel for slot in slots])
+        self._codec = codec
+        self._wire = np.empty(codec.wire_bytes(max((slot.numel for slot in slots), default=0)), np.uint8)
+        self._sums = np.empty(max((bucket.length for bucket in buckets), default=0), np.float32)
+
+    def add(self, bucket: Bucket, sources: Sequence[NDArray[Any]], loss_scale: float) -> list[NDArray[np.float32]]:
+        """The gradients of a bucket with their residuals, until the next call."""
+        sums = []
+        for slot, source in zip(bucket.slots, sources, strict=True):
+            wire = self._wire[: self._codec.wire_bytes(slot.numel)]
+            place = self._place[slot.index]
+            total = self._sums[slot.offset : slot.offset + slot.numel]
+            total[:] = self._feedback.encode(place, source.reshape(-1), self._codec, wire, loss_scale)
+            sums.append(total)
+        return sums
+
+    def settle(self, applied: bool) -> None:
+        if applied:
+            self._feedback.commit()
+        else:
+            self._feedback.discard()

@@ -43,7 +43,14 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
     plan = plan_buckets(task.paths, shapes, config.exchange.bucket_mib, codec.block)
     algorithm = _algorithm(config)
     trace = StepTrace() if config.timeline else None
-    allreduce = Allreduce(world, codec, plan, algorithm, span=None if trace is None else trace.exchanged)
+    allreduce = Allreduce(
+        world,
+        codec,
+        plan,
+        algorithm,
+        error_feedback=config.exchange.error_feedback,
+        span=None if trace is None else trace.exchanged,
+    )
     step = TrainStep(
         task,
         masters,
@@ -56,7 +63,8 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
         loss_known=None if trace is None else trace.loss_known,
     )
     evaluator = Evaluator(world, config, task, dataset.valid, _collector(dataset.spec, dataset.valid))
-    exchange = f"{codec.name} on the wire, {algorithm}, {len(plan)} bucket{'s' if len(plan) > 1 else ''}"
+    feedback = " with error feedback" if config.exchange.error_feedback else ""
+    exchange = f"{codec.name} on the wire{feedback}, {algorithm}, {len(plan)} bucket{'s' if len(plan) > 1 else ''}"
     return Parts(
         world, config, dataset, precision, exchange, task, masters, loss_scale, allreduce, step, evaluator, trace
     )

@@ -165,7 +165,9 @@ class Trainer:
                 scale = float(p.loss_scale.scale)
                 p.world.watchdog.step = self._step_number
                 before = p.allreduce.stats.snapshot()
+                p.allreduce.loss_scale = scale
                 own_loss, applied, norm, states = self._train_on(batch, states, weight, rate)
+                p.allreduce.settle(applied)
                 spent = p.allreduce.stats.since(before)
                 self._step_number += 1
                 batch, input_seconds = (None, 0.0) if self._finished() else self._next(iterator)

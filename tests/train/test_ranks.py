@@ -182,3 +182,25 @@ def test_too_many_skips_end_the_run() -> None:
         )
         with pytest.raises(UserError, match=r"4 steps in a row .* cannot be the cause: .* learning rate"):
             train(world, config)
+
+
+@pytest.mark.mpi(ranks=[2], timeout=150)
+def test_training_with_8_bits_and_1_bit_on_the_wire() -> None:
+    """8 bits learn as 32 do; one bit learns with error feedback; the ranks stay equal."""
+    from dist_mp.comm.world import World
+
+    one_thread()
+    with World.open() as world:
+        loss = {}
+        for codec, feedback in (("fp32", False), ("dynamic_tree", False), ("dynamic_tree", True), ("one_bit", True)):
+            exchange = {"codec": codec, "error_feedback": feedback, "block": 64}
+            config = settings(exchange=exchange, train={"max_steps": 30, "check_weights_every": 1})
+            summary = train(world, config)[1]
+            loss[codec, feedback] = summary.metrics["loss"]
+            assert summary.applied_steps == 30
+        start = train(world, settings(train={"max_steps": 1}, schedule={"base": 1e-30}))[1].metrics["loss"]
+        exact = loss["fp32", False]
+        assert exact < 0.9 * start
+        assert loss["dynamic_tree", False] == pytest.approx(exact, rel=0.05)
+        assert loss["dynamic_tree", True] == pytest.approx(exact, rel=0.05)
+        assert loss["one_bit", True] < 0.5 * (exact + start)
