@@ -9,7 +9,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from dist_mp.model.ops import column_sums
-from dist_mp.model.time_loop import UNROLL_LIMIT, stacked, time_loop, transposed
+from dist_mp.model.time_loop import UNROLL_LIMIT, again_after, stacked, time_loop, transposed
 
 
 @tf.function(jit_compile=True, autograph=False)
@@ -88,7 +88,6 @@ def gru_sequence(
         steps, rows = (static or tf.shape(x)[k] for k, static in enumerate(x.shape[:2]))
         flat = tf.reshape(x, (steps * rows, x.shape[2]))
         x_gates = tf.reshape(tf.matmul(flat, kernel), (steps, rows, 3 * cells))
-        x_gates = tf.unstack(x_gates) if unroll else x_gates
         valid = None if mask is None else (tf.unstack(mask[:, :, None]) if unroll else mask[:, :, None])
         like = [(exact, h0.shape), (compute, (h0.shape[0], 4 * cells))]
 
@@ -103,27 +102,26 @@ def gru_sequence(
         (h_last,), (h, *gates) = time_loop(steps, unroll, forward, (h0,), [h0], kept)
 
         def gradient(dh_all: tf.Tensor, dh_last: tf.Tensor) -> tuple:
-            dh_steps = tf.unstack(dh_all) if unroll else dh_all
             # oneDNN is slow where the second factor is transposed, by a third in float32 and fourfold in float16.
             in_advance = compute != tf.bfloat16
             back = transposed(recurrent) if in_advance else recurrent
             if recompute:
-                # The dependency keeps TensorFlow from merging this with the product of the forward pass.
-                with tf.control_dependencies([dh_all, dh_last]):
-                    again = tf.reshape(tf.matmul(tf.identity(flat), kernel), (steps, rows, 3 * cells))
-                again = tf.unstack(again) if unroll else again
+                again = tf.matmul(again_after(flat, dh_all, dh_last), kernel)
+                h_again = again_after(stacked(h), dh_all, dh_last)
+                again = tf.reshape(again, (steps, rows, 3 * cells))
 
-            def gates_of(t: int | tf.Tensor) -> tf.Tensor:
+            def gates_of(t: int | tf.Tensor, after: tf.Tensor) -> tf.Tensor:
                 if not recompute:
                     return gates[0][t]
-                with tf.control_dependencies([again[t]]):
-                    h_gates = tf.matmul(for_product(h[t]), recurrent)
-                return _gates_forward(again[t], h_gates, bias, h[t])[1]
+                # One step after the other: all at once they would take the memory that is to be saved.
+                with tf.control_dependencies([after]):
+                    h_gates = tf.matmul(for_product(h_again[t]), recurrent)
+                    return _gates_forward(again[t], h_gates, bias, h[t])[1]
 
             def backward(n: int | tf.Tensor, carry: tuple[tf.Tensor]) -> tuple:
                 t = steps - 1 - n
-                dh = carry[0] + tf.cast(dh_steps[t], exact)
-                x_sums, h_sums, direct = _gates_backward(gates_of(t), h[t], dh)
+                dh = carry[0] + tf.cast(dh_all[t], exact)
+                x_sums, h_sums, direct = _gates_backward(gates_of(t, carry[0]), h[t], dh)
                 if valid is not None:
                     x_sums, h_sums = (tf.where(valid[t], d, tf.zeros_like(d)) for d in (x_sums, h_sums))
                 through = tf.matmul(h_sums, back, transpose_b=not in_advance)

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from dist_mp.model.ops import column_sums
-from dist_mp.model.time_loop import UNROLL_LIMIT, stacked, time_loop, transposed
+from dist_mp.model.time_loop import UNROLL_LIMIT, again_after, stacked, time_loop, transposed
 
 Pair: TypeAlias = tuple[tf.Tensor, tf.Tensor]
 
@@ -102,7 +102,6 @@ def lstm_sequence(
         steps, rows = (static or tf.shape(x)[k] for k, static in enumerate(x.shape[:2]))
         flat = tf.reshape(x, (steps * rows, x.shape[2]))
         x_gates = tf.reshape(tf.matmul(flat, kernel), (steps, rows, 4 * cells))
-        x_gates = tf.unstack(x_gates) if unroll else x_gates
         valid = None if mask is None else (tf.unstack(mask[:, :, None]) if unroll else mask[:, :, None])
         like = [(compute, h0.shape), (exact, c0.shape), (compute, (h0.shape[0], 4 * cells))]
 
@@ -114,32 +113,31 @@ def lstm_sequence(
             return (h_new, c_new), (h_new, c_new) if recompute else (h_new, c_new, gates)
 
         kept = like[:2] if recompute else like
-        (h_last, c_last), (h_column, c, *gates) = time_loop(steps, unroll, forward, (h0, c0), [h0, c0], kept)
-        h = stacked(h_column)  # [T + 1, B, N], from h0 on
+        (h_last, c_last), (h, c, *gates) = time_loop(steps, unroll, forward, (h0, c0), [h0, c0], kept)
+        h = stacked(h)  # [T + 1, B, N], from h0 on
 
         def gradient(dh_all: tf.Tensor, dh_last: tf.Tensor, dc_last: tf.Tensor) -> tuple:
-            dh_steps = tf.unstack(dh_all) if unroll else dh_all
             # oneDNN is slow where the second factor is transposed, by a third in float32 and fourfold in float16.
             in_advance = compute != tf.bfloat16
             back = transposed(recurrent) if in_advance else recurrent
             if recompute:
-                # The dependency keeps TensorFlow from merging this with the product of the forward pass.
-                with tf.control_dependencies([dh_all, dh_last, dc_last]):
-                    again = tf.reshape(tf.matmul(tf.identity(flat), kernel), (steps, rows, 4 * cells))
-                again = tf.unstack(again) if unroll else again
+                again = tf.matmul(again_after(flat, dh_all, dh_last, dc_last), kernel)
+                h_again = again_after(h, dh_all, dh_last, dc_last)
+                again = tf.reshape(again, (steps, rows, 4 * cells))
 
-            def gates_of(t: int | tf.Tensor) -> tf.Tensor:
+            def gates_of(t: int | tf.Tensor, after: tf.Tensor) -> tf.Tensor:
                 if not recompute:
                     return gates[0][t]
-                with tf.control_dependencies([again[t]]):
-                    h_gates = tf.matmul(scaled(h_column[t]), recurrent)
-                return _gates_forward(again[t], h_gates, bias, c[t])[2]
+                # One step after the other: all at once they would take the memory that is to be saved.
+                with tf.control_dependencies([after]):
+                    h_gates = tf.matmul(scaled(h_again[t]), recurrent)
+                    return _gates_forward(again[t], h_gates, bias, c[t])[2]
 
             def backward(n: int | tf.Tensor, carry: Pair) -> tuple:
                 t = steps - 1 - n
                 dh, dc = carry
-                dh = dh + tf.cast(dh_steps[t], exact)
-                d_sums, dc_before = _gates_backward(gates_of(t), c[t], c[t + 1], dh, dc)
+                dh = dh + tf.cast(dh_all[t], exact)
+                d_sums, dc_before = _gates_backward(gates_of(t, dc), c[t], c[t + 1], dh, dc)
                 if valid is not None:
                     d_sums = tf.where(valid[t], d_sums, tf.zeros_like(d_sums))
                 dh_before = tf.cast(scaled(tf.matmul(d_sums, back, transpose_b=not in_advance)), exact)

@@ -60,3 +60,14 @@ def time_loop(
         lambda n, *_: n < steps, body, (tf.constant(0), carry, arrays), parallel_iterations=1
     )
     return carry, [array.stack() for array in arrays]
+
+
+def again_after(x: tf.Tensor, *upstream: tf.Tensor) -> tf.Tensor:
+    """The tensor `x` once more, to compute with in the backward pass, when the gradients `upstream` are there.
+
+    TensorFlow merges equal products of the forward and the backward pass, in spite of control dependencies, and then
+    keeps their result in between. Here `x` begins at a number that depends on the gradients, and is always 0.
+    """
+    corner = tf.add_n([tf.cast(tf.reshape(u, (-1,))[0], tf.float32) for u in upstream])
+    zero = tf.cast(tf.logical_and(tf.math.is_nan(corner), tf.math.is_inf(corner)), tf.int32)
+    return x[zero:]
