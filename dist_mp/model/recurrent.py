@@ -26,8 +26,8 @@ class OwnRecurrence:
       generator supplies a seed. One mask serves all gates and all time steps.
     * Activations are tanh and sigmoid, and there is a bias; other settings are refused.
 
-    With `recompute` the gates are not kept for the backward pass but computed again there: less than half the memory
-    of the layer's activations, for about a third more time.
+    With `recompute` the gates are not kept for the backward pass but computed again there: half the memory that each
+    further layer of a stack adds, for about a third more time.
 
     On a GPU the layer computes through Keras with cuDNN where its conditions hold (`computed_by` says which); there
     the carried state is rounded to the compute dtype within a call.
