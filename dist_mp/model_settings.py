@@ -17,7 +17,7 @@ class LanguageModel(Section):
     units: PositiveInt = Field(200, description="LSTM cells a layer, and the width of the embedding")
     dropout: Rate = Field(0.0, description="dropout on the input of each LSTM layer and on the output")
     recompute: bool = Field(
-        False, description="compute gates again in the backward pass: less memory of activations, about a third more time"
+        False, description="compute gates again in the backward pass: less memory, about a third more time"
     )
     softmax_block: PositiveInt | None = Field(
         None, description="words whose logits exist at a time: less memory, one product more (null: all at once)"
@@ -39,7 +39,7 @@ class DisruptionModel(Section):
     )
     dropout: Rate = Field(0.0, description="dropout on the input of each LSTM layer and on the output")
     recompute: bool = Field(
-        False, description="compute gates again in the backward pass: less memory of activations, about a third more time"
+        False, description="compute gates again in the backward pass: less memory, about a third more time"
     )
     target: Literal["hinge", "maxhinge", "binary", "ttd"] = Field("hinge", description="what the output is trained on")
 
@@ -57,7 +57,7 @@ class ClassifierModel(Section):
     width: PositiveInt = Field(5, description="steps that each of them looks back over, its own among them (steps)")
     dropout: Rate = Field(0.0, description="dropout on the input of each layer and on the output")
     recompute: bool = Field(
-        False, description="compute gates again in the backward pass: less memory of activations, about a third more time"
+        False, description="compute gates again in the backward pass: less memory, about a third more time"
     )
 
 
