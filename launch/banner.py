@@ -41,6 +41,8 @@ class Ending:
     def __str__(self) -> str:
         if self.signal is not None:
             why = "; the system may have run out of memory" if self.signal.startswith("9 ") else ""
+            if why and self.who.startswith("process "):  # Hydra reports any of the ranks, also those that it killed
+                why += ", or another rank failed first"
             return f"{self.who} was ended by signal {self.signal}{why}"
         return f"{self.who} ended the job with status {self.status}"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dist_mp.launch.mpirun import find_mpirun
 from tests.conftest import RunCli
 
 RUN = """
@@ -67,7 +68,8 @@ def test_output_of_all_ranks_and_status_0(job: RunCli) -> None:
 @pytest.mark.parametrize("who", [0, 2])
 def test_a_rank_that_exits_ends_the_job_with_its_status(job: RunCli, who: int) -> None:
     done = job(3, "exit", str(who))
-    assert done.rc == 3
+    # Hydra may report a rank that it killed itself, after the one that failed.
+    assert done.rc == 3 if find_mpirun().vendor == "Open MPI" else done.rc in (3, 128 + signal.SIGKILL)
     assert done.seconds < 15
     lines = done.stderr.splitlines()
     assert lines[0] == "gone wrong"
