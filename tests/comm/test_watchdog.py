@@ -72,7 +72,8 @@ def test_a_rank_that_misses_the_agreement_is_named() -> None:
 def test_a_rank_that_comes_late_is_waited_for(limit: float) -> None:
     finished = run(2, "late", 1, limit=limit)
     assert finished.rc == 0, finished.stderr
-    assert finished.stdout.splitlines() == ["the end was reached"] * 2
+    # mpirun may put one rank's line before the end of another's.
+    assert finished.stdout.count("the end was reached") == 2
     assert errors(finished) == []
 
 
