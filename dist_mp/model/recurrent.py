@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import keras
@@ -57,10 +58,11 @@ class OwnRecurrence:
         """Keras's settings of the layer, and ours."""
         return super().get_config() | {"recompute": self.recompute}  # type: ignore[misc]
 
+    @abstractmethod
     def state_dtypes(self) -> list[tf.DType]:
         """The dtype of each state [B, N]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sequence(
         self,
         x: tf.Tensor,
@@ -76,7 +78,6 @@ class OwnRecurrence:
             mask: bool [T, B] or None.
             recurrent_scale: [B, N] or None; see the recurrence's own function.
         """
-        raise NotImplementedError
 
     def run(self: Any, x: tf.Tensor, states: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """:meth:`sequence` without mask and dropout, by cuDNN where :attr:`computed_by` says so."""
