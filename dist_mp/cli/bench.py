@@ -164,10 +164,9 @@ def step(
     """Measure a training step of the word language model with and without the exchange, and Horovod's with Keras."""
     from dist_mp.experiments.bench_step import Bench, run_bench
     from dist_mp.experiments.rounds import JobFailedError
+    from dist_mp.experiments.step_ranks import Request
 
-    bench = Bench(
-        ranks=ranks,
-        precisions=names(precisions),
+    work = Request(
         layers=layers,
         rows=rows,
         units=units,
@@ -177,10 +176,8 @@ def step(
         algorithm=algorithm,
         bucket_mib=bucket_mib,
         steps=steps,
-        rounds=rounds,
-        peers=peers,
-        out=out,
     )
+    bench = Bench(ranks, names(precisions), work, rounds, peers, out)
     try:
         run_bench(bench)
     except JobFailedError as error:

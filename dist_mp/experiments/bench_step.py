@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,6 +16,7 @@ from rich.table import Table
 
 from dist_mp.errors import UserError
 from dist_mp.experiments.rounds import horovod_peer, run_round
+from dist_mp.experiments.step_ranks import Request
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 
@@ -26,24 +27,12 @@ class Bench:
 
     ranks: int = 2
     precisions: tuple[str, ...] = ("fp32", "bf16")
-    layers: int = 2
-    rows: int = 64
-    units: int = 512
-    length: int = 35
-    vocabulary: int = 10_000
-    codec: str = "auto"
-    algorithm: str = "shared"
-    bucket_mib: float = 8.0
-    steps: int = 8
+    work: Request = field(default_factory=Request)
+    """The model, its exchange and the steps of a round; its precision is replaced by each of `precisions`."""
     rounds: int = 2
     peers: Path | None = None
     out: Path | None = None
     """A file for the result as JSON."""
-
-    def request(self, precision: str) -> dict[str, Any]:
-        """One round in one precision."""
-        names = ("layers", "rows", "units", "length", "vocabulary", "codec", "algorithm", "bucket_mib", "steps")
-        return {"precision": precision} | {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -95,7 +84,7 @@ def run_bench(bench: Bench) -> list[Row]:
         for number in range(bench.rounds):
             for precision in bench.precisions:
                 console.print(f"round {number + 1} of {bench.rounds}: {precision}", highlight=False)
-                request = bench.request(precision)
+                request = asdict(replace(bench.work, precision=precision))
                 ours = [sys.executable, "-m", "dist_mp.experiments.step_ranks"]
                 result = run_round(ours, request, Path(folder), ranks=bench.ranks)
                 taken.setdefault(("dist_mp", precision), []).append(result)
@@ -117,7 +106,8 @@ def run_bench(bench: Bench) -> list[Row]:
 
 
 def _table(bench: Bench, rows: Sequence[Row]) -> Table:
-    sizes = f"L={bench.layers} B={bench.rows} N={bench.units} T={bench.length} V={bench.vocabulary:,}"
+    work = bench.work
+    sizes = f"L={work.layers} B={work.rows} N={work.units} T={work.length} V={work.vocabulary:,}"
     table = Table(title=f"Training step, {sizes}, {bench.ranks} ranks: median ms")
     for title in ("system", "precision", "without", "with exchange", "ratio", "exchange", "hidden", "sent MB"):
         table.add_column(title, justify="left" if title in ("system", "precision") else "right")

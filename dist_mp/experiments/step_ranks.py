@@ -24,7 +24,7 @@ from dist_mp.train.framework import import_tensorflow
 class Request:
     """A word language model and how its gradients are exchanged."""
 
-    precision: str
+    precision: str = "fp32"
     layers: int = 2
     rows: int = 64
     units: int = 512
