@@ -17,6 +17,12 @@ from pydantic import (
     model_validator,
 )
 
+from dist_mp.data_settings import CampaignData as CampaignData
+from dist_mp.data_settings import LabelledData as LabelledData
+from dist_mp.data_settings import ModuleData as ModuleData
+from dist_mp.data_settings import ShotsData as ShotsData
+from dist_mp.data_settings import ShotWindows as ShotWindows
+from dist_mp.data_settings import TextData as TextData
 from dist_mp.model_settings import ClassifierModel as ClassifierModel
 from dist_mp.model_settings import ConvolutionalModel as ConvolutionalModel
 from dist_mp.model_settings import DisruptionModel as DisruptionModel
@@ -52,114 +58,6 @@ class LossScaleConfig(Section):
                 f"initial must lie between floor and cap, got {self.floor} <= {self.initial} <= {self.cap}"
             )
         return self
-
-
-class ShotWindows(Section):
-    """How tokamak shots become training windows, and what counts as an alarm in time."""
-
-    length: PositiveInt = Field(64, description="time steps of a training window (steps)")
-    warning_steps: PositiveInt = Field(
-        100, description="the target is positive in this many last steps of a disruptive shot (steps)"
-    )
-    deadline_steps: NonNegativeInt = Field(
-        10, description="an alarm later than this before the disruption is too late (steps)"
-    )
-    ignore_steps: NonNegativeInt = Field(30, description="first steps of a shot that evaluation ignores (steps)")
-    seed: NonNegativeInt = Field(7, description="seed of the split into training and held-out shots")
-    validation_fraction: float = Field(0.25, gt=0.0, lt=1.0, description="share of shots held out")
-    normaliser: Literal["mean_var", "var", "min_max", "averaged"] = Field(
-        "mean_var",
-        description="scale of the signals, fitted on training shots: var: median deviation within a shot; mean_var: "
-        "and mean 0; min_max: range [0, 1]; averaged: mean_var, then a causal average",
-    )
-    average_steps: PositiveInt = Field(10, description="steps that the averaged normaliser looks back over (steps)")
-
-
-class CampaignData(ShotWindows):
-    """Generated disruption campaigns: tokamak shots with 0D signals and 1D profiles."""
-
-    kind: Literal["campaign"] = "campaign"
-    shots: PositiveInt = Field(320, description="shots in the campaign, all splits together")
-    seed: NonNegativeInt = Field(
-        7, description="seed of the generator and of the split; the same seed gives the same shots"
-    )
-    disruptive_fraction: float = Field(0.4, gt=0.0, lt=1.0, description="share of shots that disrupt")
-    min_steps: PositiveInt = Field(200, description="shortest shot (time steps)")
-    max_steps: PositiveInt = Field(600, description="longest shot (time steps)")
-    profile_points: PositiveInt = Field(64, description="points of a 1D profile")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> CampaignData:
-        if self.min_steps > self.max_steps:
-            raise ValueError(f"min_steps must not exceed max_steps, got {self.min_steps} > {self.max_steps}")
-        return self
-
-
-class ShotsData(ShotWindows):
-    """Recorded tokamak shots that `dist-mp data prepare` has read; the defaults are those of FRNN at 1 ms a step."""
-
-    kind: Literal["shots"] = "shots"
-    path: str = Field("", description="folder of prepared shots")
-    length: PositiveInt = Field(128, description="time steps of a training window (steps)")
-    warning_steps: PositiveInt = Field(
-        1024, description="the target is positive in this many last steps of a disruptive shot (steps)"
-    )
-    deadline_steps: NonNegativeInt = Field(
-        30, description="an alarm later than this before the disruption is too late (steps)"
-    )
-    ignore_steps: NonNegativeInt = Field(100, description="first steps of a shot that evaluation ignores (steps)")
-    train_list: str = Field(
-        "", description="file that names the shots to train on, a number a line (empty: split by fractions)"
-    )
-    valid_list: str = Field("", description="file of held-out shots (empty: validation_fraction of the training shots)")
-    test_list: str = Field("", description="file of test shots (empty: test_fraction of all shots)")
-    test_fraction: float = Field(
-        0.0, ge=0.0, lt=1.0, description="share of shots set aside for the test; only where there are no lists"
-    )
-
-
-class TextData(Section):
-    """A word-level corpus in the format of the Penn Tree Bank: three text files, one sentence a line."""
-
-    kind: Literal["text"] = "text"
-    path: str = Field(
-        "",
-        description="folder with one file each that ends in train.txt, valid.txt and test.txt, or what "
-        "`dist-mp data prepare` made of it",
-    )
-    length: PositiveInt = Field(35, description="words of a training window (steps of truncated backpropagation)")
-    max_words: PositiveInt | None = Field(
-        None, description="vocabulary limit; rarer words become <unk> (null: every word of the training file)"
-    )
-    limit_tokens: PositiveInt | None = Field(
-        None, description="use only so many tokens of each file, for a quick try (null: all)"
-    )
-
-
-class LabelledData(Section):
-    """Sequences or images with one class each, in buckets by length."""
-
-    kind: Literal["labelled"] = "labelled"
-    format: Literal["reviews", "series", "idx", "cifar", "arrays"] = Field(
-        "reviews",
-        description="reviews: aclImdb, archive or folder; series: NAME_TRAIN.ts beside NAME_TEST.ts; idx: folder of "
-        "MNIST or Fashion-MNIST; cifar: CIFAR-10, binary; arrays: .npz or folder of .npy as of Keras",
-    )
-    path: str = Field("", description="file or folder; of series the file NAME_TRAIN.ts")
-    max_words: PositiveInt = Field(20_000, description="reviews, arrays of words: vocabulary limit")
-    max_length: PositiveInt = Field(400, description="reviews, arrays of words: longest sequence, its end kept (steps)")
-    validation_fraction: float = Field(0.1, gt=0.0, lt=1.0, description="share of training samples held out")
-
-
-class ModuleData(Section):
-    """A data set from a Python module of your own, for any model."""
-
-    kind: Literal["module"] = "module"
-    factory: str = Field(
-        "",
-        description="FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION, called with all settings; it returns a "
-        "dist_mp.data.base.Dataset, for example of dist_mp.data.stream",
-    )
 
 
 class OptimizerConfig(Section):

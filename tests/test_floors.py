@@ -16,6 +16,7 @@ FLOORS = {
     "timeline": 0.0,
     "section": 0.05,
     "model_settings": 0.06,
+    "data_settings": 0.06,
     "config": 0.1,
     "schedule": 0.2,
     "settings": 0.2,
