@@ -28,6 +28,14 @@ class ShotWindows(Section):
         "and mean 0; min_max: range [0, 1]; averaged: mean_var, then a causal average",
     )
     average_steps: PositiveInt = Field(10, description="steps that the averaged normaliser looks back over (steps)")
+    cut_steps: NonNegativeInt = Field(
+        0, description="last steps of a training shot that are not trained on; an alarm there comes too late (steps)"
+    )
+    random_offsets: bool = Field(
+        True,
+        description="the first shots of an epoch begin at a random window, so that the rows do not reset together; "
+        "what lies before it follows later in the epoch",
+    )
 
 
 class CampaignData(ShotWindows):
@@ -63,6 +71,9 @@ class ShotsData(ShotWindows):
         30, description="an alarm later than this before the disruption is too late (steps)"
     )
     ignore_steps: NonNegativeInt = Field(100, description="first steps of a shot that evaluation ignores (steps)")
+    cut_steps: NonNegativeInt = Field(
+        30, description="last steps of a training shot that are not trained on; an alarm there comes too late (steps)"
+    )
     train_list: str = Field(
         "", description="file that names the shots to train on, a number a line (empty: split by fractions)"
     )

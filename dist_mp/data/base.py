@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dist_mp.errors import UserError
+
 
 @dataclass(frozen=True)
 class DataSpec:
@@ -63,7 +65,26 @@ class Split(ABC):
 
     @abstractmethod
     def batches(self, epoch: int, global_rows: int, first_row: int, rows: int, start_step: int = 0) -> Iterator[Batch]:
-        """Rows [first_row, first_row + rows) of each global batch from `start_step` on, T always the same."""
+        """Rows [first_row, first_row + rows) of each global batch from `start_step` on.
+
+        What lies before `start_step` is not read. At the same `global_rows` a run that was interrupted goes on
+        exactly, on any number of ranks.
+        """
+
+    def remainder(self, epoch: int, global_rows: int, steps: int) -> Split:
+        """What an epoch has left after `steps` global batches of `global_rows` rows, to be cut at other global rows.
+
+        For a run that goes on with another global batch. The two together visit everything exactly once; a sequence
+        that was under way goes on where it was, from a state of zero. The split is for this epoch only, and has a
+        remainder itself.
+
+        Raises:
+            UserError: this kind of data cannot do it.
+        """
+        raise UserError(
+            f"{type(self).__name__} cannot go on in the middle of an epoch with another global batch; "
+            f"keep it at {global_rows} rows, or begin a new epoch"
+        )
 
 
 class Dataset(ABC):

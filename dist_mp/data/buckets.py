@@ -7,6 +7,7 @@ for a loss at every step, and a sample that is all padding counts nothing.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -97,6 +98,7 @@ class BucketSplit(Split):
         known = np.array([len(s) for s in sequences], np.int64) if lengths is None else lengths
         self.lengths = np.minimum(known, bounds[-1])
         self._order_seed = order_seed
+        self._left = np.arange(len(sequences))
         self._last_plan: tuple[tuple[int, int], BucketPlan] | None = None
 
     def plan(self, epoch: int, global_rows: int) -> BucketPlan:
@@ -104,18 +106,24 @@ class BucketSplit(Split):
         key = (epoch if self._order_seed is not None else 0, global_rows)
         if self._last_plan is not None and self._last_plan[0] == key:
             return self._last_plan[1]
-        count = len(self.sequences)
         if self._order_seed is None:
-            plan = plan_buckets(self.lengths, self.bounds, np.arange(count), global_rows, None)
+            plan = plan_buckets(self.lengths, self.bounds, self._left, global_rows, None)
         else:
-            order = np.random.default_rng((self._order_seed, epoch, 0)).permutation(count)
+            order = np.random.default_rng((self._order_seed, epoch, 0)).permutation(self._left)
             plan = plan_buckets(self.lengths, self.bounds, order, global_rows, (self._order_seed, epoch, 1))
         self._last_plan = key, plan
         return plan
 
     def steps(self, epoch: int, global_rows: int) -> int:
         """Global batches in an epoch."""
-        return -(-len(self.sequences) // global_rows)
+        return -(-len(self._left) // global_rows)
+
+    def remainder(self, epoch: int, global_rows: int, steps: int) -> BucketSplit:
+        """See :class:`Split`: the sequences that were in none of these batches, with the same numbers."""
+        rest = copy.copy(self)
+        rest._left = np.setdiff1d(self._left, self.plan(epoch, global_rows).sequence[:steps])
+        rest._last_plan = None
+        return rest
 
     def batches(self, epoch: int, global_rows: int, first_row: int, rows: int, start_step: int = 0) -> Iterator[Batch]:
         """See :class:`Split`; every row begins a new sequence. Targets are int32 [B, T]."""

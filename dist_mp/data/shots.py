@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from dist_mp.data.normalise import Normaliser, feature_widths
 from dist_mp.data.partition import Partition, partition_by_lists, stratified_partition
 from dist_mp.data.processed import ProcessedShots
 from dist_mp.data.shot import Shot, ShotSource
-from dist_mp.data.slots import SlotPlan, plan_slots, shuffled_order
+from dist_mp.data.slots import Pieces, SlotPlan
 from dist_mp.data.statistics import ShotStatistics
 from dist_mp.errors import UserError
 
@@ -71,6 +72,12 @@ def shot_targets(target: str, length: int, disruptive: bool, warning_steps: int)
     return np.where(alarm, 1.0, 0.0 if target == "binary" else -1.0).astype(np.float32)
 
 
+def trained_steps(lengths: NDArray[np.int64], settings: ShotWindows) -> NDArray[np.int64]:
+    """Steps of each shot that are trained on: without the last `cut_steps`, where more than a window is left."""
+    cut = lengths - settings.cut_steps
+    return np.where(cut > settings.length, cut, lengths)
+
+
 class ShotSplit(Split):
     """Some shots of a source, dealt to slots (:mod:`dist_mp.data.slots`).
 
@@ -88,7 +95,11 @@ class ShotSplit(Split):
         target: str,
         order_seed: int | None,
     ) -> None:
-        """Take the shots `numbers` of the cache's source; `order_seed` None keeps one order in every epoch."""
+        """Take the shots `numbers` of the cache's source.
+
+        With `order_seed` None the longest shot comes first in every epoch, and all of each shot is visited; otherwise
+        the settings say what is cut of the ends, and whether the first shots begin at random offsets.
+        """
         self.numbers = numbers
         self.lengths = lengths
         self.disruptive = disruptive
@@ -97,6 +108,8 @@ class ShotSplit(Split):
         self.settings = settings
         self._target = target
         self._order_seed = order_seed
+        self._pieces = Pieces.whole(lengths if order_seed is None else trained_steps(lengths, settings))
+        self._left: Pieces | None = None
         self._last_plan: tuple[tuple[int, int], SlotPlan] | None = None
 
     def plan(self, epoch: int, global_rows: int) -> SlotPlan:
@@ -105,17 +118,29 @@ class ShotSplit(Split):
         last = self._last_plan
         if last is not None and last[0] == key:
             return last[1]
-        if self._order_seed is None:
-            order = np.argsort(-self.lengths, kind="stable")
-        else:
-            order = shuffled_order(self.lengths, global_rows, (self._order_seed, epoch))
-        plan = plan_slots(self.lengths, order, self.settings.length, global_rows)
+        plan = self._ordered(epoch, global_rows).plan(self.settings.length, global_rows)
         self._last_plan = key, plan
         return plan
+
+    def _ordered(self, epoch: int, global_rows: int) -> Pieces:
+        """The shots, or what is to be visited of them, in the order of the epoch."""
+        if self._left is not None:
+            return self._left
+        if self._order_seed is None:
+            return self._pieces.take(np.argsort(-self._pieces.length, kind="stable"))
+        seed, offsets = (self._order_seed, epoch), self.settings.random_offsets
+        return self._pieces.shuffled(self.settings.length, global_rows, seed, offsets)
 
     def steps(self, epoch: int, global_rows: int) -> int:
         """Global batches in an epoch; differs a little between epochs, as the order does."""
         return self.plan(epoch, global_rows).steps
+
+    def remainder(self, epoch: int, global_rows: int, steps: int) -> ShotSplit:
+        """See :class:`Split`: shots under way first, then those that wait."""
+        rest = copy.copy(self)
+        rest._left = self._ordered(epoch, global_rows).remainder(self.settings.length, global_rows, steps)
+        rest._last_plan = None
+        return rest
 
     def batches(self, epoch: int, global_rows: int, first_row: int, rows: int, start_step: int = 0) -> Iterator[Batch]:
         """See :class:`Split`. Padding and idle rows are zeros. The recurrent state at `start_step` is the caller's."""

@@ -2,8 +2,9 @@
 
 A global batch has `rows` slots. A slot works through one sequence at a time, window by window, and its recurrent
 state is carried from one window to the next; at the first window of the next sequence the state is reset. This is
-the scheme of FRNN's loader (Kates-Harbeck, Svyatkovskiy and Tang 2019), with one difference: every time step is
-visited exactly once an epoch, so that an epoch means the same on any number of ranks.
+the scheme of FRNN's loader (Kates-Harbeck, Svyatkovskiy and Tang 2019), also in that the first sequences of an epoch
+begin at random places, so that the slots do not reset together. One thing differs: every time step is visited exactly
+once an epoch, so that an epoch means the same on any number of ranks.
 
 The plan follows from the lengths alone. It is cheap, the same on every rank, and no rank reads data to make it.
 """
@@ -51,12 +52,72 @@ def shuffled_order(lengths: NDArray[np.int64], rows: int, seed: tuple[int, ...])
     return order
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """Stretches of sequences, each run through from a state of zero; arrays [N]."""
+
+    sequence: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    """First time step of the piece within its sequence."""
+    length: NDArray[np.int64]
+
+    @classmethod
+    def whole(cls, lengths: NDArray[np.int64]) -> Pieces:
+        """Each sequence in one piece."""
+        return cls(np.arange(len(lengths)), np.zeros(len(lengths), np.int64), lengths)
+
+    def shuffled(self, window: int, rows: int, seed: tuple[int, ...], offsets: bool) -> Pieces:
+        """In the order of :func:`shuffled_order`, the first `rows` of them from a random window on if `offsets`.
+
+        What lies before that window becomes a piece of its own and has its turn later in the epoch. Where there are
+        not more pieces than rows nothing is cut: no slot would reset a second time.
+        """
+        order = shuffled_order(self.length, rows, seed)
+        if not offsets or len(order) <= rows:
+            return self.take(order)
+        rng = np.random.default_rng((*seed, 1))
+        first = self.take(order[:rows])
+        cut = window * (rng.random(rows) * -(-first.length // window)).astype(np.int64)
+        tails = Pieces(first.sequence, first.begin + cut, first.length - cut)
+        heads = Pieces(first.sequence, first.begin, cut).take(np.flatnonzero(cut))
+        later = self.take(order[rows:]).join(heads)
+        return tails.join(later.take(shuffled_order(later.length, rows, (*seed, 2))))
+
+    def take(self, which: NDArray[np.int64]) -> Pieces:
+        """Some pieces, in the order of `which`."""
+        return Pieces(self.sequence[which], self.begin[which], self.length[which])
+
+    def join(self, other: Pieces) -> Pieces:
+        """These pieces, then others."""
+        return Pieces(
+            np.concatenate([self.sequence, other.sequence]),
+            np.concatenate([self.begin, other.begin]),
+            np.concatenate([self.length, other.length]),
+        )
+
+    def plan(self, window: int, rows: int) -> SlotPlan:
+        """Deal the pieces in their order; sequence and position in the plan are those of the sequences."""
+        plan = plan_slots(self.length, np.arange(len(self.length)), window, rows)
+        busy = plan.sequence >= 0
+        piece = np.where(busy, plan.sequence, 0)
+        if not len(self.sequence):
+            return plan
+        sequence = np.where(busy, self.sequence[piece], -1).astype(np.int32)
+        position = np.where(busy, self.begin[piece] + plan.position, 0).astype(np.int32)
+        return SlotPlan(sequence, position, plan.valid, plan.reset)
+
+    def remainder(self, window: int, rows: int, steps: int) -> Pieces:
+        """What is left of the pieces, in their order, after the first `steps` global batches of :meth:`plan`."""
+        plan = plan_slots(self.length, np.arange(len(self.length)), window, rows)
+        done = np.zeros(len(self.length), np.int64)
+        busy = plan.sequence[:steps] >= 0
+        np.add.at(done, plan.sequence[:steps][busy], plan.valid[:steps][busy])
+        rest = Pieces(self.sequence, self.begin + done, self.length - done)
+        return rest.take(np.flatnonzero(rest.length))
+
+
 def plan_slots(lengths: NDArray[np.int64], order: NDArray[np.int64], window: int, rows: int) -> SlotPlan:
     """Give each sequence of `order` in turn to the slot that is free first (of several the lowest).
-
-    The first sequences of all slots begin at the same step. FRNN starts them at random offsets, so that the slots do
-    not reset together; here the lengths differ anyway, and each slot is out of step with its neighbours from its
-    second sequence on, without a sequence that begins in its middle and lacks its past.
 
     A window that reaches beyond the end of its sequence is padded there: it never runs into the next sequence, whose
     state starts from zero.

@@ -10,6 +10,7 @@ Each rank goes through all samples and keeps its own: the order is the pipeline'
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -34,10 +35,17 @@ class StreamSplit(Split):
         if count < 1 or length < 1:
             raise UserError(f"a stream needs at least one sample of at least one step, got {count} and {length}")
         self._samples, self.count, self._length = samples, count, length
+        self._done = 0
 
     def steps(self, epoch: int, global_rows: int) -> int:
         """Global batches in an epoch."""
-        return -(-self.count // global_rows)
+        return -(-(self.count - self._done) // global_rows)
+
+    def remainder(self, epoch: int, global_rows: int, steps: int) -> StreamSplit:
+        """See :class:`Split`: the samples behind those of these batches."""
+        rest = copy.copy(self)
+        rest._done = min(self._done + steps * global_rows, self.count)
+        return rest
 
     def batches(self, epoch: int, global_rows: int, first_row: int, rows: int, start_step: int = 0) -> Iterator[Batch]:
         """See :class:`Split`; every row begins a new sequence. Targets are int32 [B, T], at the last step of each.
@@ -51,20 +59,19 @@ class StreamSplit(Split):
         if first is None:
             raise UserError(f"epoch {epoch}: the stream is empty; {self.count} samples were announced")
         shape, dtype = self._shape(np.asarray(first[0]), 0)
-        rest = islice(_chain(first, stream), start_step * global_rows, None)
+        rest = islice(_chain(first, stream), self._done + start_step * global_rows, None)
         for step in range(start_step, self.steps(epoch, global_rows)):
             batch = self._empty(rows, shape, dtype)
-            expected = min(global_rows, self.count - step * global_rows)
+            begin = self._done + step * global_rows
+            expected = min(global_rows, self.count - begin)
             found = 0
             for row, (inputs, label) in enumerate(islice(rest, expected)):
                 found += 1
                 if first_row <= row < first_row + rows:
-                    number = step * global_rows + row
-                    self._put(batch, row - first_row, number, np.asarray(inputs), label, shape)
+                    self._put(batch, row - first_row, begin + row, np.asarray(inputs), label, shape)
             if found < expected:
                 raise UserError(
-                    f"epoch {epoch}: the stream ended after {step * global_rows + found} samples; {self.count} were "
-                    "announced"
+                    f"epoch {epoch}: the stream ended after {begin + found} samples; {self.count} were announced"
                 )
             yield batch
         if next(rest, None) is not None:

@@ -7,7 +7,7 @@ encoded once (:mod:`dist_mp.data.corpus`) and then opened in no time, its words 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -63,15 +63,48 @@ class TextSplit(Split):
     that the first words of each stretch are predicted without the past; compare at the same number of global rows.
     """
 
-    def __init__(self, tokens: NDArray[np.int32], length: int) -> None:
-        """Take the numbers of a text's words, at least two, and the window T."""
+    def __init__(
+        self, tokens: NDArray[np.int32], length: int, stretches: Sequence[tuple[int, int]] | None = None
+    ) -> None:
+        """Take the numbers of a text's words, at least two, and the window T.
+
+        `stretches` (begin, end) are the inputs whose next words are predicted, None for the whole text; they are
+        dealt to the rows as if they were one text, so that here and there a row goes on in another place.
+        """
         self.tokens = tokens
         self._length = length
+        kept = [(begin, end) for begin, end in stretches or [] if begin < end]
+        if stretches is None:
+            kept = [(0, len(tokens) - 1)]
+        self._begins = np.array([begin for begin, _ in kept], np.int64)
+        self._ends = np.array([end for _, end in kept], np.int64)
+        self._offsets = np.concatenate([[0], np.cumsum(self._ends - self._begins)])
 
     @property
     def predictions(self) -> int:
         """N, words that are predicted in an epoch."""
-        return len(self.tokens) - 1
+        return int(self._offsets[-1])
+
+    def remainder(self, epoch: int, global_rows: int, steps: int) -> TextSplit:
+        """See :class:`Split`: of each row the words behind its first `steps` windows."""
+        stretches = []
+        for row in range(global_rows):
+            begin = row * self.predictions // global_rows + steps * self._length
+            end = (row + 1) * self.predictions // global_rows
+            while begin < end:
+                which = int(np.searchsorted(self._offsets, begin, side="right")) - 1
+                until = min(end, int(self._offsets[which + 1]))
+                shift = int(self._begins[which] - self._offsets[which])
+                stretches.append((begin + shift, until + shift))
+                begin = until
+        return TextSplit(self.tokens, self._length, stretches)
+
+    def _place(self, offset: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where in the text the inputs are that stand at these offsets of all stretches together."""
+        if len(self._begins) == 1:
+            return offset + self._begins[0]
+        which = np.searchsorted(self._offsets, offset, side="right") - 1
+        return offset + (self._begins - self._offsets[:-1])[which]
 
     def steps(self, epoch: int, global_rows: int) -> int:
         """Global batches in an epoch: the windows of the longest row."""
@@ -88,7 +121,7 @@ class TextSplit(Split):
         for step in range(start_step, self.steps(epoch, global_rows)):
             at = begin[:, None] + np.arange(step * self._length, (step + 1) * self._length)
             valid = at < end[:, None]
-            at = np.where(valid, at, 0)
+            at = self._place(np.where(valid, at, 0))
             yield Batch(
                 inputs=np.where(valid, self.tokens[at], 0).astype(np.int32),
                 targets=np.where(valid, self.tokens[at + 1], 0).astype(np.int32),

@@ -126,6 +126,31 @@ def test_resume_on_another_number_of_ranks(
     assert sorted(everything) == complete(kind, count)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    count=st.integers(1, 17),
+    legs=st.lists(st.tuples(st.sampled_from([1, 2, 3, 5, 8]), st.integers(0, 3)), min_size=1, max_size=3),
+    last=st.tuples(st.integers(1, 4), st.integers(1, 3)),
+    epoch=st.integers(0, 2),
+)
+@settings(max_examples=100, deadline=None)
+def test_resume_at_another_global_batch(
+    kind: str, count: int, legs: list[tuple[int, int]], last: tuple[int, int], epoch: int
+) -> None:
+    """Some steps at one global batch, some at another, the rest at a third: everything is seen once."""
+    split, everything = make(kind, count, 5), []
+    for rows, steps in legs:
+        everything += seen(kind, of_rank(split, epoch, 1, 0, rows)[:steps])
+        split = split.remainder(epoch, rows, steps)
+    ranks, rows = last
+    parts = [of_rank(split, epoch, ranks, rank, rows) for rank in range(ranks)]
+    assert {len(part) for part in parts} == {split.steps(epoch, ranks * rows)}
+    everything += seen(kind, [batch for part in parts for batch in part])
+    assert sorted(everything) == complete(kind, count)
+    # A row begins from a state of zero, also where it goes on with a shot or a stretch of text.
+    assert all(part[0].reset.all() for part in parts if part)
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "text"])
 def test_every_epoch_has_its_own_order(kind: str) -> None:
     orders = {tuple(seen(kind, of_rank(make(kind, 17, 5), epoch, 1, 0, 2))) for epoch in range(4)}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dist_mp.config import CampaignData, Config, DisruptionModel
+from dist_mp.config import CampaignData, Config, DisruptionModel, ShotsData
 from dist_mp.data.base import Batch, Split
 from dist_mp.data.campaign import Campaign
 from dist_mp.data.normalise import CLIP, Normaliser
@@ -114,6 +114,29 @@ def test_rows_hold_the_steps_that_they_name(dataset: ShotDataset) -> None:
             np.testing.assert_array_equal(batch.inputs[row, :count], expected)
             labels = shot_targets("hinge", shot.steps, shot.disruptive, 12)[begin : begin + count]
             np.testing.assert_array_equal(batch.targets[row, :count], labels)
+
+
+def test_the_last_steps_of_training_shots_are_cut() -> None:
+    """As FRNN does (`cut_shot_ends`): in training only, and only where more than a window is left."""
+    cut = campaign(SMALL.model_copy(update={"cut_steps": 10}), 5)
+    seen = [np.zeros(length, int) for length in cut.train.lengths]
+    for batch in cut.train.batches(2, 3, 0, 3):
+        for row in np.flatnonzero(batch.sequence >= 0):
+            which, valid = batch.sequence[row], batch.weight[row] > 0
+            seen[which][batch.position[row] + np.flatnonzero(valid)] += 1
+            # The targets still count from the end of the whole shot.
+            length, disruptive = int(cut.train.lengths[which]), bool(cut.train.disruptive[which])
+            labels = shot_targets("hinge", length, disruptive, 12)[batch.position[row] :][: valid.sum()]
+            np.testing.assert_array_equal(batch.targets[row, : len(labels)], labels)
+    shortened = 0
+    for visits in seen:
+        kept = len(visits) - 10 if len(visits) - 10 > SMALL.length else len(visits)
+        shortened += kept < len(visits)
+        np.testing.assert_array_equal(visits, np.arange(len(visits)) < kept)
+    assert 0 < shortened < len(seen)
+    held_out = sum(int(batch.weight.sum()) for batch in cut.valid.batches(0, 3, 0, 3))
+    assert held_out == cut.valid.lengths.sum()
+    assert ShotsData().cut_steps == ShotsData().deadline_steps == 30
 
 
 def test_rows_out_of_range_are_a_bug(dataset: ShotDataset) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dist_mp.data.slots import SlotPlan, plan_slots, shuffled_order
+from dist_mp.data.slots import Pieces, SlotPlan, plan_slots, shuffled_order
 
 
 def plan_of(lengths: list[int], window: int, rows: int, seed: tuple[int, ...] = (3, 0)) -> SlotPlan:
@@ -83,3 +83,35 @@ def test_longest_last_leaves_few_slots_idle(seed: int) -> None:
     plain = plan_slots(lengths, np.random.default_rng((seed, 0)).permutation(240), 64, 32)
     assert balanced.steps <= plain.steps
     assert (balanced.sequence < 0).mean() < 0.06
+
+
+@CASES
+@settings(max_examples=200, deadline=None)
+def test_random_offsets_leave_nothing_out_and_begin_at_windows(lengths: list[int], window: int, rows: int) -> None:
+    pieces = Pieces.whole(np.array(lengths, np.int64)).shuffled(window, rows, (3, 0), offsets=True)
+    plan = pieces.plan(window, rows)
+    visits = [np.zeros(length, int) for length in lengths]
+    for sequence, position, valid in zip(plan.sequence.flat, plan.position.flat, plan.valid.flat, strict=True):
+        if sequence >= 0:
+            assert position % window == 0
+            visits[sequence][position : position + valid] += 1
+    assert all((visit == 1).all() for visit in visits)
+    begun = plan.position[plan.reset & (plan.sequence >= 0)]
+    assert (begun > 0).sum() <= min(rows, len(lengths)), "only the first sequence of a slot begins in its middle"
+    if len(lengths) <= rows:
+        assert not begun.any()
+
+
+def test_slots_do_not_reset_together() -> None:
+    """Sequences of one length, the worst case: without offsets every slot resets at the same steps."""
+    lengths = np.full(400, 80, np.int64)
+
+    def resets(offsets: bool) -> list[int]:
+        plan = Pieces.whole(lengths).shuffled(10, 20, (1, 0), offsets).plan(10, 20)
+        return plan.reset[1:100].sum(axis=1).tolist()
+
+    assert set(resets(offsets=False)) == {0, 20}
+    assert max(resets(offsets=True)) < 14
+    first = {tuple(Pieces.whole(lengths).shuffled(10, 20, (1, epoch), True).begin[:20]) for epoch in range(3)}
+    assert len(first) == 3
+    assert min(map(len, map(set, first))) > 4
