@@ -154,6 +154,23 @@ class Config(Section):
     """All settings of a run."""
 
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="the run folder starts with it")
+class WatchConfig(Section):
+    """How a run can be watched, beside `metrics.jsonl`."""
+
+    line_seconds: PositiveFloat = Field(
+        10.0,
+        description="a line of progress at most so long after the last one, in rank 0's log and, where there is no "
+        "terminal, on standard error (seconds)",
+    )
+    line_steps: PositiveInt | None = Field(None, description="also a line after each so many steps (null: by time)")
+    tensorboard: bool = Field(False, description="write TensorBoard event files into the run folder")
+    prometheus: str = Field(
+        "",
+        description="file (.prom) with the newest values for the textfile collector of Prometheus's node exporter, "
+        "or a folder that gets one named after the run (empty: none)",
+    )
+
+
     seed: NonNegativeInt = Field(1, description="seed of weights, dropout and data order")
     precision: Literal["auto", "fp16", "bf16", "fp32"] = Field(
         "auto", description="type of activations, gradients and working weights"
@@ -181,6 +198,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _data_fits_model(self) -> Config:
         fitting = {
+    watch: WatchConfig = Field(default_factory=WatchConfig)
             "language": ["text", "module"],
             "disruption": ["campaign", "shots", "module"],
             "classifier": ["labelled", "module"],

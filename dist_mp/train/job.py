@@ -44,17 +44,22 @@ def _train(world: World, config: Config) -> None:
     from dist_mp.train.assemble import assemble, header
     from dist_mp.train.loop import Trainer
     from dist_mp.train.progress import ProgressDisplay, make_console, print_header, print_summary
+    from dist_mp.train.watchers import check_watch, open_sinks, start_record
 
+    check_watch(config.watch, config.name)
     parts = assemble(world, config, dataset)
     folder = make_run_folder(world, config)
     rank_logging(folder, world.rank)
     console = make_console() if world.rank == 0 else None
-    print_header(console, header(parts) | {"run folder": str(folder), "host": platform.node()})
+    facts = header(parts)
+    print_header(console, facts | {"run folder": str(folder), "host": platform.node()})
     if parts.trace is not None:
         world.barrier()
         parts.trace.open(folder / "timeline", world.rank)
-    with RecordWriter(folder / "metrics.jsonl" if world.rank == 0 else None) as records:
-        with ProgressDisplay(console, config.train.epochs) as display:
+    sinks = open_sinks(world, config.watch, folder)
+    with RecordWriter(folder / "metrics.jsonl" if world.rank == 0 else None, sinks) as records:
+        records.write(start_record(parts, facts))
+        with ProgressDisplay(console, config.train.epochs, config.watch) as display:
             summary = Trainer(parts, records, display).run(str(folder), begin)
         records.write(summary)
     parts.allreduce.close()

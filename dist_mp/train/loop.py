@@ -24,6 +24,7 @@ from dist_mp.schedule import learning_rate
 from dist_mp.train.evaluate import Evaluator
 from dist_mp.train.fingerprint import weights_hash
 from dist_mp.train.progress import ProgressDisplay
+from dist_mp.train.rank_times import RankTimes
 from dist_mp.train.records import CheckRecord, EpochRecord, RecordWriter, StepRecord, SummaryRecord
 from dist_mp.train.step import TrainStep, Window
 from dist_mp.train.trace import StepTrace
@@ -80,6 +81,7 @@ class Trainer:
         self._p = parts
         self._records = records
         self._display = display
+        self._rank_times = RankTimes()
         train = parts.config.train
         self._rows = train.batch_size * train.accumulation
         self._global_rows = self._rows * parts.world.size
@@ -185,6 +187,7 @@ class Trainer:
                 step_in_epoch = self._step_number - 1 - first_step
                 self._report(StepRecord(**record, applied=applied, gradient_norm=norm), step_in_epoch)
                 started = finished
+        self._write_rank_times(last=True)
         return self._step_number - first_step, loss_sum / weight_sum if weight_sum else float("nan")
 
     def _next(self, batches: Iterator[Batch]) -> tuple[Batch | None, float]:
@@ -237,6 +240,7 @@ class Trainer:
         slowest = total.max()
         compute = np.maximum(word.total - word.exchange - word.wait - word.input, 0.0)
         wait = word.wait + (slowest - total)
+        self._rank_times.add(compute, word.exchange, wait, word.input)
         return {
             "step": self._step_number - 1,
             "seconds": seconds,
@@ -250,10 +254,16 @@ class Trainer:
             "sent_bytes": sent_bytes,
         }
 
+    def _write_rank_times(self, *, last: bool = False) -> None:
+        record = self._rank_times.record(self._step_number, last=last)
+        if record is not None:
+            self._records.write(record)
+
     def _report(self, record: StepRecord, step_in_epoch: int) -> None:
         config, scale = self._p.config, self._p.loss_scale
         if record.step % config.train.log_every == 0 or not record.applied:
             self._records.write(record)
+        self._write_rank_times()
         self._display.step(record, step_in_epoch)
         every = config.train.check_weights_every
         if every and self._step_number % every == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import deque
@@ -11,10 +12,11 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from dist_mp.config import WatchConfig
 from dist_mp.train.records import EpochRecord, StepRecord, SummaryRecord
 
+LOG = logging.getLogger(__name__)
 SMOOTHED_STEPS = 20
-PLAIN_INTERVAL_SECONDS = 5.0
 
 
 def make_console() -> Console:
@@ -30,12 +32,16 @@ def make_console() -> Console:
 
 
 class ProgressDisplay:
-    """Shows the steps of a run as they happen: a live bar on a terminal, a line each few seconds elsewhere."""
+    """Shows the steps of a run as they happen: a live bar on a terminal, plain lines elsewhere.
 
-    def __init__(self, console: Console | None, epochs: int) -> None:
-        """Show nothing where `console` is None (every rank but 0)."""
+    The plain lines go to rank 0's log file in any case.
+    """
+
+    def __init__(self, console: Console | None, epochs: int, watch: WatchConfig | None = None) -> None:
+        """Show nothing where `console` is None (every rank but 0); `watch` says how often there is a line."""
         self._console = console
         self._epochs = epochs
+        self._watch = watch or WatchConfig()
         self._steps = 0
         self._recent: deque[StepRecord] = deque(maxlen=SMOOTHED_STEPS)
         self._last_line = time.monotonic()
@@ -77,37 +83,47 @@ class ProgressDisplay:
         if self._console is None:
             return
         self._recent.append(record)
-        if self._bar and self._task is not None:
-            self._bar.update(self._task, completed=step_in_epoch + 1, text=self._text(record))
-        elif time.monotonic() - self._last_line >= PLAIN_INTERVAL_SECONDS:
+        bar = self._bar
+        if bar and self._task is not None:
+            bar.update(self._task, completed=step_in_epoch + 1, text=self._text(record))
+        every = self._watch.line_steps
+        due = every is not None and (record.step + 1) % every == 0
+        if due or time.monotonic() - self._last_line >= self._watch.line_seconds:
             self._last_line = time.monotonic()
             place = f"epoch {record.epoch + 1}/{self._epochs} step {step_in_epoch + 1}/{self._steps}"
-            self._console.print(f"{place} {self._text(record)}", highlight=False, soft_wrap=True)
+            say(None if bar else self._console, f"{place} {self._text(record)}")
 
     def epoch(self, record: EpochRecord) -> None:
         """Show a finished epoch and its evaluation."""
         if self._console is None:
             return
         held_out = ", ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
-        self._console.print(
+        say(
+            self._console,
             f"epoch {record.epoch + 1}/{self._epochs}: train loss {record.train_loss:.4f}; held out: {held_out}; "
             f"{record.seconds:.1f} s + {record.evaluation_seconds:.1f} s evaluation",
-            highlight=False,
-            soft_wrap=True,
         )
 
     def _text(self, record: StepRecord) -> str:
         recent = list(self._recent)
         rate = sum(r.samples_per_second * r.seconds for r in recent) / max(sum(r.seconds for r in recent), 1e-9)
-        compute, exchange, wait = (
+        compute, exchange, wait, input_ = (
             100.0 * sum(getattr(r, name) for r in recent) / len(recent)
-            for name in ("share_compute", "share_exchange", "share_wait")
+            for name in ("share_compute", "share_exchange", "share_wait", "share_input")
         )
         skipped = "" if record.applied else " skipped"
         return (
             f"loss {record.loss:.4f} lr {record.learning_rate:.3g} scale {record.loss_scale:g}{skipped} "
-            f"{rate:.0f} samples/s  compute {compute:.0f}% exchange {exchange:.0f}% wait {wait:.0f}%"
+            f"{rate:,.0f} samples/s  compute {compute:.0f}% exchange {exchange:.0f}% wait {wait:.0f}% "
+            f"input {input_:.0f}%"
         )
+
+
+def say(console: Console | None, line: str) -> None:
+    """Put a line into the log and, where there is one, on the console."""
+    LOG.info("%s", line)
+    if console:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_header(console: Console | None, facts: dict[str, str]) -> None:
@@ -115,7 +131,7 @@ def print_header(console: Console | None, facts: dict[str, str]) -> None:
     if console:
         width = max(map(len, facts))
         for name, value in facts.items():
-            console.print(f"{name:<{width}}  {value}", highlight=False, markup=False, soft_wrap=True)
+            say(console, f"{name:<{width}}  {value}")
 
 
 def print_summary(console: Console | None, summary: SummaryRecord) -> None:
@@ -132,5 +148,5 @@ def print_summary(console: Console | None, summary: SummaryRecord) -> None:
         "weights": summary.weights,
         "run folder": summary.run_folder,
     }
-    console.print("summary")
+    say(console, "summary")
     print_header(console, {f"  {name}": value for name, value in facts.items()})

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from time import time as now
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field
+
+MOMENT = "moment of the record (s since 1970, UTC)"
 
 
 class Record(BaseModel):
@@ -15,10 +19,30 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class StartRecord(Record):
+    """The run starts, or goes on after a stop: one record for each time that its ranks were started."""
+
+    kind: Literal["start"] = "start"
+    time: float = Field(default_factory=now, description=MOMENT)
+    step: int = Field(description="steps before the first one of this start; records of later steps are void")
+    expected_steps: int = Field(description="steps of the whole run, if all epochs are as long as the first")
+    epochs: int = Field(description="epochs of the whole run")
+    ranks: int = Field(description="number of ranks")
+    hosts: list[str] = Field(description="host of each rank")
+    process: int = Field(description="process id of rank 0")
+    command: list[str] = Field(description="command line of rank 0")
+    folder: str = Field(description="working directory of rank 0")
+    run: dict[str, str] = Field(description="what the header of the run says: data, model, precision, exchange, ...")
+    software: dict[str, str] = Field(description="versions of dist_mp, Python, TensorFlow, MPI and others on rank 0")
+    hardware: dict[str, str] = Field(description="processor, cores, memory and GPUs of rank 0's host")
+    variables: dict[str, str] = Field(description="environment variables that steer threads, MPI and GPUs on rank 0")
+
+
 class StepRecord(Record):
     """One training step. Losses are means over the valid time steps of all ranks."""
 
     kind: Literal["step"] = "step"
+    time: float = Field(default_factory=now, description=MOMENT)
     step: int = Field(description="steps before this one since the start of the run, skipped ones included")
     epoch: int = Field(description="epochs before this one")
     loss: float = Field(description="training loss (nats for language models)")
@@ -37,10 +61,24 @@ class StepRecord(Record):
     sent_bytes: int = Field(description="bytes that rank 0 handed to MPI or to shared memory for its peers (B)")
 
 
+class RanksRecord(Record):
+    """Where the time of each rank went, as means over the steps since the last such record."""
+
+    kind: Literal["ranks"] = "ranks"
+    time: float = Field(default_factory=now, description=MOMENT)
+    step: int = Field(description="steps before this record since the start of the run")
+    steps: int = Field(description="steps that the means are over")
+    compute: list[float] = Field(description="seconds a step in forward, backward and update, of each rank (s)")
+    exchange: list[float] = Field(description="seconds a step in encoding, moving, summing, decoding, of each rank (s)")
+    wait: list[float] = Field(description="seconds a step in waiting for other ranks, of each rank (s)")
+    input: list[float] = Field(description="seconds a step in waiting for data, of each rank (s)")
+
+
 class EpochRecord(Record):
     """One epoch with its evaluation."""
 
     kind: Literal["epoch"] = "epoch"
+    time: float = Field(default_factory=now, description=MOMENT)
     epoch: int = Field(description="epochs before this one")
     steps: int = Field(description="steps of this epoch")
     train_loss: float = Field(description="mean training loss over the epoch's valid time steps")
@@ -61,6 +99,7 @@ class SummaryRecord(Record):
     """The end of a run; also written to `summary.json`."""
 
     kind: Literal["summary"] = "summary"
+    time: float = Field(default_factory=now, description=MOMENT)
     metrics: dict[str, float] = Field(description="held-out metrics of the last evaluation")
     applied_steps: int = Field(description="steps whose update was applied")
     skipped_steps: int = Field(description="steps whose gradient was not finite")
@@ -73,23 +112,40 @@ class SummaryRecord(Record):
     run_folder: str = Field(description="where the run's files are")
 
 
+class RecordSink(Protocol):
+    """Gets every record of a run too: event files, metrics of a service."""
+
+    def write(self, record: Record) -> None:
+        """Take a record."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left."""
+        ...
+
+
 class RecordWriter:
     """Appends records to a file, each flushed as a whole line so that a reader sees only whole ones."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Open `path` for appending; None (every rank but 0) writes nothing."""
+    def __init__(self, path: Path | None, sinks: Sequence[RecordSink] = ()) -> None:
+        """Open `path` for appending; None (every rank but 0) writes nothing. `sinks` get each record after it."""
         self._file = path.open("a", encoding="utf-8") if path else None
+        self._sinks = sinks
 
     def write(self, record: Record) -> None:
         """Append one line; NaN and infinities become null, JSON having no word for them."""
         if self._file:
             self._file.write(record.model_dump_json() + "\n")
             self._file.flush()
+        for sink in self._sinks:
+            sink.write(record)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file and the sinks."""
         if self._file:
             self._file.close()
+        for sink in self._sinks:
+            sink.close()
 
     def __enter__(self) -> Self:
         """Itself."""

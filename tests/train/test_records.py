@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from dist_mp.train.records import CheckRecord, EpochRecord, Record, RecordWriter, StepRecord, SummaryRecord
+from dist_mp.train.records import (
+    CheckRecord,
+    EpochRecord,
+    RanksRecord,
+    Record,
+    RecordWriter,
+    StartRecord,
+    StepRecord,
+    SummaryRecord,
+)
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -33,7 +42,7 @@ def test_other_ranks_write_nothing() -> None:
         writer.write(CheckRecord(step=1, weights="00"))
 
 
-@pytest.mark.parametrize("record", [StepRecord, EpochRecord, CheckRecord, SummaryRecord])
+@pytest.mark.parametrize("record", [StartRecord, StepRecord, RanksRecord, EpochRecord, CheckRecord, SummaryRecord])
 def test_document_describes_every_field(record: type[Record]) -> None:
     section = DOCUMENT.read_text().split(f"## {record.model_fields['kind'].default}\n")[1].split("\n## ")[0]
     for name, field in record.model_fields.items():
