@@ -113,6 +113,10 @@ class ExchangeConfig(Section):
         256,
         description="numbers that share a scale in the 8-bit codecs; multiples of 64 are fast (0: all of a gradient)",
     )
+    rounding: Literal["nearest", "stochastic"] = Field(
+        "nearest",
+        description="of the 8-bit codecs; stochastic: up or down at random, right in the mean (Gupta et al. 2015)",
+    )
     error_feedback: bool = Field(
         False, description="add what the wire lost of a gradient to the next one (Seide et al. 2014); for one_bit"
     )
@@ -148,12 +152,33 @@ class TrainConfig(Section):
     check_weights_every: NonNegativeInt = Field(
         100, description="compare the ranks' weight hashes each so many steps, 0 never (steps)"
     )
+    metric: str = Field(
+        "auto",
+        description="held-out metric by which weights are better: loss, perplexity, auc, accuracy, ...; "
+        "auto: auc where there is one, else loss",
+    )
+    patience: PositiveInt | None = Field(
+        None, description="stop after so many evaluations in a row without a better metric (null: never)"
+    )
 
 
-class Config(Section):
-    """All settings of a run."""
+class CheckpointConfig(Section):
+    """When the state of a run is written down, and which of these checkpoints are kept."""
 
-    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="the run folder starts with it")
+    every_epochs: NonNegativeInt = Field(1, description="after each so many epochs, 0 for never (epochs)")
+    every_steps: NonNegativeInt = Field(0, description="also after each so many steps, 0 for never (steps)")
+    every_minutes: NonNegativeFloat = Field(
+        0.0, description="also when the last one is so old, at the end of a step; 0 for never (minutes)"
+    )
+    keep: PositiveInt = Field(2, description="newest checkpoints that are kept")
+    keep_best: NonNegativeInt = Field(1, description="checkpoints with the best train.metric that are kept as well")
+    folder: str | None = Field(
+        None,
+        description="checkpoints are written to a folder of the run's name in here, which the run folder then links "
+        "to (null: into the run folder)",
+    )
+
+
 class WatchConfig(Section):
     """How a run can be watched, beside `metrics.jsonl`."""
 
@@ -171,6 +196,10 @@ class WatchConfig(Section):
     )
 
 
+class Config(Section):
+    """All settings of a run."""
+
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="the run folder starts with it")
     seed: NonNegativeInt = Field(1, description="seed of weights, dropout and data order")
     precision: Literal["auto", "fp16", "bf16", "fp32"] = Field(
         "auto", description="type of activations, gradients and working weights"
@@ -194,11 +223,12 @@ class WatchConfig(Section):
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
     exchange: ExchangeConfig = Field(default_factory=ExchangeConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    watch: WatchConfig = Field(default_factory=WatchConfig)
 
     @model_validator(mode="after")
     def _data_fits_model(self) -> Config:
         fitting = {
-    watch: WatchConfig = Field(default_factory=WatchConfig)
             "language": ["text", "module"],
             "disruption": ["campaign", "shots", "module"],
             "classifier": ["labelled", "module"],
