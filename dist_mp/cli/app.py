@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from dist_mp import __version__
-from dist_mp.cli import bench, config, data, run, train
+from dist_mp.cli import bench, config, data, run, train, watch
 from dist_mp.errors import EXIT_USER_ERROR, UserError
 from dist_mp.launch.mpirun import rank_and_size
 
@@ -34,6 +34,7 @@ def make_app() -> typer.Typer:
     app.callback(invoke_without_command=True)(top)
     app.command("run", short_help="Train on so many ranks, started with mpirun.")(run.run)
     app.command("train", short_help="Train as one rank of mpirun or srun, or alone.")(train.train)
+    app.command("watch", short_help="Show runs as they go.")(watch.watch)
     app.add_typer(config.make_app(), name="config")
     app.add_typer(data.make_app(), name="data")
     app.add_typer(bench.make_app(), name="bench")

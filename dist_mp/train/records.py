@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from time import time as now
@@ -129,7 +130,10 @@ class RecordWriter:
 
     def __init__(self, path: Path | None, sinks: Sequence[RecordSink] = ()) -> None:
         """Open `path` for appending; None (every rank but 0) writes nothing. `sinks` get each record after it."""
-        self._file = path.open("a", encoding="utf-8") if path else None
+        self._file = None if path is None else path.open("a", encoding="utf-8")
+        if path is not None and self._file and _ends_within_line(path):
+            # A crash cut the last record off; the next one shall not be lost with it.
+            self._file.write("\n")
         self._sinks = sinks
 
     def write(self, record: Record) -> None:
@@ -156,3 +160,11 @@ class RecordWriter:
     ) -> None:
         """Close the file."""
         self.close()
+
+
+def _ends_within_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
