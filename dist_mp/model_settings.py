@@ -14,13 +14,24 @@ class LanguageModel(Section):
 
     kind: Literal["language"] = "language"
     layers: PositiveInt = Field(2, description="LSTM layers")
-    units: PositiveInt = Field(200, description="LSTM cells a layer, and the width of the embedding")
+    units: PositiveInt = Field(
+        200, description="LSTM cells a layer; without a projection the width of the embedding too"
+    )
+    projection: PositiveInt | None = Field(
+        None, description="width of h, which is then a projection of the cells' output (null: none, h is units wide)"
+    )
     dropout: Rate = Field(0.0, description="dropout on the input of each LSTM layer and on the output")
     recompute: bool = Field(
         False, description="compute gates again in the backward pass: less memory, about a third more time"
     )
     softmax_block: PositiveInt | None = Field(
         None, description="words whose logits exist at a time: less memory, one product more (null: all at once)"
+    )
+    softmax: Literal["full", "sampled"] = Field(
+        "full", description="of the loss in training: over all words, or over the target and a sample of them"
+    )
+    softmax_samples: PositiveInt = Field(
+        1024, description="words drawn a step and rank for the sampled softmax, more often the more frequent they are"
     )
     init_scale: PositiveFloat = Field(0.05, description="weights start uniform in [-init_scale, init_scale]")
 

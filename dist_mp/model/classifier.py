@@ -87,7 +87,9 @@ class ClassifierTask(Task):
         """Zero state for so many rows."""
         return self.model.stack.initial_state(rows)
 
-    def forward(self, inputs: tf.Tensor, state: State, *, training: bool, seed: tf.Tensor) -> tuple[tf.Tensor, State]:
+    def forward(
+        self, inputs: tf.Tensor, state: State, *, training: bool, seed: tf.Tensor, weight: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, State]:
         """Logits [B, T, classes] in the compute dtype, and the state after them."""
         return self.model.call(inputs, state, training, seed)
 

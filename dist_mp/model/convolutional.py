@@ -79,7 +79,9 @@ class ConvolutionalTask(Task):
         """No state."""
         return []
 
-    def forward(self, inputs: tf.Tensor, state: State, *, training: bool, seed: tf.Tensor) -> tuple[tf.Tensor, State]:
+    def forward(
+        self, inputs: tf.Tensor, state: State, *, training: bool, seed: tf.Tensor, weight: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, State]:
         """Logits [B, H, classes], the same at each of the H rows of an image, and no state."""
         logits = self.model.call(inputs, training, seed)
         shape = (tf.shape(inputs)[0], inputs.shape[1], logits.shape[1])

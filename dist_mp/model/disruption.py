@@ -123,7 +123,9 @@ class DisruptionTask(Task):
         """Zero state for so many rows."""
         return self.model.stack.initial_state(rows)
 
-    def forward(self, inputs: tf.Tensor, state: State, *, training: bool, seed: tf.Tensor) -> tuple[tf.Tensor, State]:
+    def forward(
+        self, inputs: tf.Tensor, state: State, *, training: bool, seed: tf.Tensor, weight: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, State]:
         """Outputs [B, T] in the compute dtype for features [B, T, F], scalars first, and the state after them."""
         return self.model.call(inputs, state, training, seed)
 

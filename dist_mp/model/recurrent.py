@@ -51,7 +51,12 @@ class OwnRecurrence:
         cell.recurrent_initializer = Float32Draw(cell.recurrent_initializer)
         gpu = self.use_cudnn is not False and bool(tf.config.list_physical_devices("GPU"))
         self.computed_by, self.computed_why = recurrent_path(
-            gpu, tf.as_dtype(self.compute_dtype).name, self.recurrent_dropout, recompute, self.unroll
+            gpu,
+            tf.as_dtype(self.compute_dtype).name,
+            self.recurrent_dropout,
+            recompute,
+            self.unroll,
+            getattr(self, "projection", None) is not None,
         )
 
     def get_config(self: Any) -> dict[str, Any]:
@@ -91,7 +96,7 @@ class OwnRecurrence:
 
     def get_initial_state(self: Any, batch_size: Any) -> list[tf.Tensor]:
         """Zeros, each of its dtype."""
-        return [tf.zeros((batch_size, self.units), dtype) for dtype in self.state_dtypes()]
+        return [tf.zeros((batch_size, n), d) for n, d in zip(self.state_size, self.state_dtypes(), strict=True)]
 
     def _create_state_variables(self: Any, batch_size: int) -> None:
         states = [
@@ -157,7 +162,7 @@ class OwnRecurrence:
         x = x * stateless_dropout(tf.ones((1, rows, x.shape[2]), x.dtype), self.dropout, seed, salt=0)
         if not self.recurrent_dropout:
             return x, None
-        return x, stateless_dropout(tf.ones((rows, self.units), x.dtype), self.recurrent_dropout, seed, salt=1)
+        return x, stateless_dropout(tf.ones((rows, self.state_size[0]), x.dtype), self.recurrent_dropout, seed, salt=1)
 
     def _weights(self: Any, dtype: tf.DType) -> list[tf.Tensor]:
         cell = self.cell
@@ -165,7 +170,7 @@ class OwnRecurrence:
 
 
 def recurrent_path(
-    gpu: bool, compute_dtype: str, recurrent_dropout: float, recompute: bool, unroll: bool
+    gpu: bool, compute_dtype: str, recurrent_dropout: float, recompute: bool, unroll: bool, projected: bool = False
 ) -> tuple[str, str]:
     """What computes an unmasked recurrence, `cudnn` or `own`, and why: cuDNN on a GPU where its conditions hold."""
     if not gpu:
@@ -175,6 +180,7 @@ def recurrent_path(
         (not recurrent_dropout, "cuDNN has no recurrent dropout"),
         (not recompute, "cuDNN keeps all gates"),
         (not unroll, "cuDNN does not unroll"),
+        (not projected, "Keras has no projection in cuDNN"),
     ):
         if not holds:
             return "own", reason

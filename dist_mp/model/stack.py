@@ -30,14 +30,15 @@ class RecurrentStack(keras.layers.Layer):
         dtype: str,
         recompute: bool = False,
         cell: str = "lstm",
+        projection: int | None = None,
     ) -> None:
         """Create the layers for inputs of so many features; the initializers are made for each variable's name.
 
-        `recompute` is that of :class:`dist_mp.model.lstm.LSTM`.
+        `recompute` and `projection` (of LSTM layers) are those of :class:`dist_mp.model.lstm.LSTM`.
         """
         super().__init__(name=cell, dtype=dtype)
         self.dropout = dropout
-        self.units = units
+        self.features = projection or units
         self.layers = []
         make: Any = {"lstm": LSTM, "gru": GRU}[cell]
         for i in range(layers):
@@ -45,12 +46,13 @@ class RecurrentStack(keras.layers.Layer):
                 units,
                 return_sequences=True,
                 recompute=recompute,
+                **({} if projection is None else {"projection": projection}),
                 kernel_initializer=kernel_initializer(f"{cell}_{i}/kernel"),
                 recurrent_initializer=recurrent_initializer(f"{cell}_{i}/recurrent_kernel"),
                 name=f"{cell}_{i}",
                 dtype=dtype,
             )
-            layer.build((None, None, features if i == 0 else units))
+            layer.build((None, None, features if i == 0 else self.features))
             self.layers.append(layer)
         self.built = True
 

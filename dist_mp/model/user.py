@@ -98,7 +98,9 @@ class UserTask(Task):
         """No state."""
         return []
 
-    def forward(self, inputs: tf.Tensor, state: State, *, training: bool, seed: tf.Tensor) -> tuple[tf.Tensor, State]:
+    def forward(
+        self, inputs: tf.Tensor, state: State, *, training: bool, seed: tf.Tensor, weight: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, State]:
         """Outputs of the model, repeated at each step where it has one a sequence; dropout is Keras's own."""
         outputs = self.model(inputs, training=training)
         if self._spec.classes and len(outputs.shape) == 2:

@@ -135,9 +135,8 @@ class TrainStep:
         variables = self._task.variables
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
-            outputs, state = self._task.forward(
-                window.inputs, reset_rows(state, window.reset), training=True, seed=seed
-            )
+            before = reset_rows(state, window.reset)
+            outputs, state = self._task.forward(window.inputs, before, training=True, seed=seed, weight=window.weight)
             losses = self._task.losses(outputs, window.targets, window.weight)
             # Padded steps may hold anything: select, since 0 x inf is not 0.
             loss_sum = tf.reduce_sum(tf.where(window.weight > 0, losses * window.weight, 0.0))
