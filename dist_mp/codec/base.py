@@ -23,6 +23,8 @@ class Codec(ABC):
     """Numbers that share a scale; a buffer is cut into pieces only at multiples of it."""
     whole: bool = False
     """Whether one scale serves all numbers of a call, so that a gradient must be encoded by one call."""
+    stochastic: bool = False
+    """Whether it rounds at random, by the numbers of :meth:`seeded`."""
 
     @abstractmethod
     def wire_bytes(self, n: int) -> int:

@@ -253,6 +253,7 @@ class BlockCodec(Codec):
         self.book = book
         self.block = block or WHOLE_BLOCK
         self.whole = block == 0
+        self.stochastic = stochastic
         self._exponent = book.exponent or 0
         self._table = book.table()
         self._tables = book.rounding_tables() if stochastic else book.tiled_bounds()

@@ -17,6 +17,7 @@ from dist_mp.errors import UserError
 from dist_mp.exchange.native import NativeMean
 from dist_mp.exchange.pieces import GATHER_BELOW, PiecesMean
 from dist_mp.exchange.plan import Bucket
+from dist_mp.exchange.seeded import SeededCodec
 from dist_mp.exchange.shared import PART_NUMBERS, SharedMean
 from dist_mp.exchange.stats import ExchangeStats, Span, Stopwatch
 
@@ -52,6 +53,9 @@ class Allreduce:
     loss_scale: float = 1.0
     """Factor on the gradients of this step, which error feedback keeps out of its residuals."""
 
+    step: int = 0
+    """Number of this step, which stochastic rounding takes its random numbers from."""
+
     def __init__(
         self,
         world: World,
@@ -63,6 +67,7 @@ class Allreduce:
         gather_below: int = GATHER_BELOW,
         part_numbers: int = PART_NUMBERS,
         error_feedback: bool = False,
+        seed: int = 0,
         span: Span | None = None,
     ) -> None:
         """Allocate the buffers. Collective.
@@ -79,6 +84,7 @@ class Allreduce:
             part_numbers: numbers that go through the phases together in shared memory; the result is the same.
             error_feedback: add to each gradient what the wire lost of it in the step before; call :meth:`settle` after
                 each step.
+            seed: of the run, for a codec that rounds at random.
             span: gets every phase with its start and end, for a timeline.
 
         Raises:
@@ -88,15 +94,17 @@ class Allreduce:
         self._watch = Stopwatch(self.stats, span)
         self._watchdog = world.watchdog
         self._buckets = tuple(buckets)
-        self._compensation = _Compensation(codec, self._buckets) if error_feedback else None
+        self._codec = SeededCodec(codec, seed, world.rank, world.node)
+        self._compensation = _Compensation(self._codec, self._buckets) if error_feedback else None
         self._names = [f"the exchange of bucket {i + 1} of {len(buckets)}" for i in range(len(buckets))]
         longest = max((b.length for b in self._buckets), default=0)
         with self._watchdog("the allocation of the exchange"):
-            self._algorithm = self._make(algorithm, world, codec, longest, max_bytes, gather_below, part_numbers)
+            self._algorithm = self._make(algorithm, world, longest, max_bytes, gather_below, part_numbers)
 
     def _make(
-        self, algorithm: str, world: World, codec: Codec, longest: int, max_bytes: int, gather_below: int, part: int
+        self, algorithm: str, world: World, longest: int, max_bytes: int, gather_below: int, part: int
     ) -> MeanAlgorithm:
+        codec = self._codec
         if algorithm == "shared":
             limits = {"max_bytes": max_bytes, "gather_below": gather_below, "part_numbers": part}
             return SharedMean(world, codec, longest, self._watch, **limits)
@@ -119,6 +127,7 @@ class Allreduce:
             raise ValueError(f"bucket {index} has {bucket.length} numbers, the output {len(out)}")
         with self._watchdog(self._names[index]):
             self._watch.start()
+            self._codec.begin(self.step, index)
             if self._compensation is not None:
                 sources = self._compensation.add(bucket, sources, self.loss_scale)
             self._algorithm.mean(bucket, sources, out)
@@ -131,6 +140,15 @@ class Allreduce:
         """
         if self._compensation is not None:
             self._compensation.settle(applied)
+
+    def residuals(self) -> list[NDArray[np.float32]]:
+        """Copies of this rank's residuals of error feedback, flat, in the order of the variables; none without it."""
+        return [] if self._compensation is None else self._compensation.feedback.state()
+
+    def load_residuals(self, residuals: Sequence[NDArray[np.float32]]) -> None:
+        """Take over residuals, of a checkpoint; see :meth:`dist_mp.codec.feedback.ErrorFeedback.load`."""
+        if self._compensation is not None:
+            self._compensation.feedback.load(residuals)
 
     def close(self) -> None:
         """Free shared memory and MPI's objects. Collective."""
@@ -150,27 +168,28 @@ class Allreduce:
 class _Compensation:
     """Error feedback of all buckets. A gradient is encoded once more than without, to see what the wire will lose."""
 
-    def __init__(self, codec: Codec, buckets: Sequence[Bucket]) -> None:
+    def __init__(self, codec: SeededCodec, buckets: Sequence[Bucket]) -> None:
         slots = sorted((slot for bucket in buckets for slot in bucket.slots), key=lambda slot: slot.index)
         self._place = {slot.index: place for place, slot in enumerate(slots)}
-        self._feedback = ErrorFeedback([slot.numel for slot in slots])
+        self.feedback = ErrorFeedback([slot.numel for slot in slots])
         self._codec = codec
-        self._wire = np.empty(codec.wire_bytes(max((slot.numel for slot in slots), default=0)), np.uint8)
+        self._wire = np.empty(codec.codec.wire_bytes(max((slot.numel for slot in slots), default=0)), np.uint8)
         self._sums = np.empty(max((bucket.length for bucket in buckets), default=0), np.float32)
 
     def add(self, bucket: Bucket, sources: Sequence[NDArray[Any]], loss_scale: float) -> list[NDArray[np.float32]]:
         """The gradients of a bucket with their residuals, until the next call."""
         sums = []
         for slot, source in zip(bucket.slots, sources, strict=True):
-            wire = self._wire[: self._codec.wire_bytes(slot.numel)]
+            codec = self._codec.own(slot.offset)
+            wire = self._wire[: codec.wire_bytes(slot.numel)]
             place = self._place[slot.index]
             total = self._sums[slot.offset : slot.offset + slot.numel]
-            total[:] = self._feedback.encode(place, source.reshape(-1), self._codec, wire, loss_scale)
+            total[:] = self.feedback.encode(place, source.reshape(-1), codec, wire, loss_scale)
             sums.append(total)
         return sums
 
     def settle(self, applied: bool) -> None:
         if applied:
-            self._feedback.commit()
+            self.feedback.commit()
         else:
-            self._feedback.discard()
+            self.feedback.discard()

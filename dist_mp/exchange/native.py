@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dist_mp.codec.base import Codec
 from dist_mp.codec.half import add_into, convert_scaled, largest_half
 from dist_mp.comm.native import NativeSum
 from dist_mp.comm.world import World
 from dist_mp.errors import UserError
 from dist_mp.exchange.pieces import aligned, encode_slots
 from dist_mp.exchange.plan import Bucket
+from dist_mp.exchange.seeded import SeededCodec
 from dist_mp.exchange.stats import Stopwatch
 
 CODECS = ("fp32", "fp16", "bf16")
@@ -29,18 +29,19 @@ SAFE_HALF_SUM = 60000.0
 class NativeMean:
     """Means of buckets over all ranks by MPI_Allreduce, for the codecs that MPI can sum."""
 
-    def __init__(self, world: World, codec: Codec, longest: int, watch: Stopwatch, *, max_bytes: int) -> None:
+    def __init__(self, world: World, seeded: SeededCodec, longest: int, watch: Stopwatch, *, max_bytes: int) -> None:
         """Allocate for buckets of up to `longest` numbers. Collective.
 
         Raises:
             UserError: codes of this codec cannot be summed.
         """
+        codec = seeded.codec
         if codec.name not in CODECS:
             raise UserError(
                 f"exchange.algorithm native cannot sum codec {codec.name}: use {', '.join(CODECS)}, "
                 "or algorithm shared or pieces"
             )
-        self._size, self._codec, self._watch = world.size, codec, watch
+        self._size, self._seeded, self._codec, self._watch = world.size, seeded, codec, watch
         self._sum = NativeSum(world, add_into, add_into, max_bytes)
         self._scale = np.float32(1 / world.size)
         self._wire = aligned(0 if codec.name == "fp32" else codec.wire_bytes(longest))
@@ -49,7 +50,7 @@ class NativeMean:
         """Write the mean over the ranks of a bucket's gradients into `out`."""
         codec, watch, name = self._codec, self._watch, self._codec.name
         wire = out.view(np.uint8) if name == "fp32" else self._wire[: codec.wire_bytes(bucket.length)]
-        encode_slots(codec, bucket, sources, wire)
+        encode_slots(self._seeded, bucket, sources, wire)
         watch.lap("encode")
         self._sum.wait()
         watch.lap("wait")

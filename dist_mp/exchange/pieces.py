@@ -19,6 +19,7 @@ from dist_mp.comm.transfer import MAX_BYTES, Cuts, Transfer
 from dist_mp.comm.window import ALIGNMENT
 from dist_mp.comm.world import World
 from dist_mp.exchange.plan import Bucket
+from dist_mp.exchange.seeded import SeededCodec
 from dist_mp.exchange.stats import Stopwatch
 
 CUT_GRAIN = 64
@@ -59,8 +60,10 @@ class _Round:
     start: int
     """First byte of the part in the buffer."""
     cuts: Cuts
+    first: int
+    """First number of our own piece in the buffer, or of the part where all is gathered."""
     numbers: int
-    """Numbers of our own piece, or of the whole part where all is gathered."""
+    """Numbers from there on that we sum."""
     gathers: bool
 
 
@@ -70,7 +73,7 @@ class PieceExchange:
     def __init__(
         self,
         transfer: Transfer,
-        codec: Codec,
+        seeded: SeededCodec,
         weights: Sequence[float],
         longest: int,
         watch: Stopwatch,
@@ -82,14 +85,15 @@ class PieceExchange:
 
         Args:
             transfer: moves the bytes.
-            codec: of the buffers.
+            seeded: codec of the buffers.
             weights: of each rank's buffer in the mean.
             longest: numbers of the longest buffer.
             watch: counts time and bytes.
             max_bytes: longest transfer of one call; longer buffers are treated part by part, with the same result.
             gather_below: buffers up to so many bytes are gathered whole.
         """
-        self._transfer, self._codec, self._weights, self._watch = transfer, codec, list(weights), watch
+        self._transfer, self._seeded, self._weights, self._watch = transfer, seeded, list(weights), watch
+        self._codec = codec = seeded.codec
         size = transfer.size
         grain = cut_grain(codec)
         # The received pieces are as long in all as the part, since a part is a whole number of grains for each rank.
@@ -112,17 +116,22 @@ class PieceExchange:
                 part = min(self._step, length - start)
                 bounds = piece_bounds(part, size, cut_grain(self._codec))
                 numbers = part if gathers else bounds[rank + 1] - bounds[rank]
-                rounds.append(_Round(wire(start), Cuts([wire(b) for b in bounds]), numbers, gathers))
+                first = start if gathers else start + bounds[rank]
+                rounds.append(_Round(wire(start), Cuts([wire(b) for b in bounds]), first, numbers, gathers))
             self._rounds[length] = rounds
         return self._rounds[length]
 
-    def mean(self, buffer: Wire, out: Wire, length: int) -> None:
-        """Write the mean of the ranks' buffers, `length` numbers each, into `out`; the same bits on every rank."""
+    def mean(self, buffer: Wire, out: Wire, length: int, first: int = 0) -> None:
+        """Write the mean of the ranks' buffers into `out`; the same bits on every rank.
+
+        The buffers hold `length` numbers each, which begin at number `first` of the bucket.
+        """
         for part in self._plan(length):
             end = part.start + sum(part.cuts.counts)
-            self._mean_of_part(part, buffer[part.start : end], out[part.start : end])
+            codec = self._seeded.final(first + part.first)
+            self._mean_of_part(codec, part, buffer[part.start : end], out[part.start : end])
 
-    def _mean_of_part(self, part: _Round, buffer: Wire, out: Wire) -> None:
+    def _mean_of_part(self, codec: Codec, part: _Round, buffer: Wire, out: Wire) -> None:
         transfer, watch, stats = self._transfer, self._watch, self._watch.stats
         size, cuts = transfer.size, part.cuts
         n = len(buffer) if part.gathers else cuts.counts[transfer.rank]
@@ -131,28 +140,28 @@ class PieceExchange:
         if part.gathers:
             transfer.gather(buffer, self._received)
             watch.lap("move")
-            self._codec.reduce(wires, self._weights, out, scratch)
+            codec.reduce(wires, self._weights, out, scratch)
             watch.lap("reduce")
             stats.network_bytes += (size - 1) * n
             return
         own = self._own[:n]
         transfer.to_owners(buffer, cuts, self._received)
         watch.lap("move")
-        self._codec.reduce(wires, self._weights, own, scratch)
+        codec.reduce(wires, self._weights, own, scratch)
         watch.lap("reduce")
         transfer.to_all(own, cuts, out)
         watch.lap("move")
         stats.network_bytes += len(buffer) - n + (size - 1) * n
 
 
-def encode_slots(codec: Codec, bucket: Bucket, sources: Sequence[NDArray[Any]], wire: Wire) -> None:
+def encode_slots(codec: SeededCodec, bucket: Bucket, sources: Sequence[NDArray[Any]], wire: Wire) -> None:
     """Encode each gradient of a bucket into its slot, and zeros between the slots."""
-    wire_bytes = codec.wire_bytes
+    wire_bytes = codec.codec.wire_bytes
     ends = [slot.offset for slot in bucket.slots[1:]] + [bucket.length]
     for slot, end, source in zip(bucket.slots, ends, sources, strict=True):
         start = wire_bytes(slot.offset)
         stop = start + wire_bytes(slot.numel)
-        codec.encode(source.reshape(-1), wire[start:stop])
+        codec.own(slot.offset).encode(source.reshape(-1), wire[start:stop])
         wire[stop : wire_bytes(end)] = 0
 
 
@@ -160,27 +169,27 @@ class PiecesMean:
     """Algorithm `pieces`: one level over all ranks, whatever node they are on."""
 
     def __init__(
-        self, world: World, codec: Codec, longest: int, watch: Stopwatch, *, max_bytes: int, gather_below: int
+        self, world: World, seeded: SeededCodec, longest: int, watch: Stopwatch, *, max_bytes: int, gather_below: int
     ) -> None:
         """Allocate for buckets of up to `longest` numbers."""
-        self._codec, self._watch = codec, watch
+        self._seeded, self._codec, self._watch = seeded, seeded.codec, watch
         self._transfer = Transfer(world.comm)
         self._exchange = PieceExchange(
             self._transfer,
-            codec,
+            seeded,
             [1 / world.size] * world.size,
             longest,
             watch,
             max_bytes=max_bytes,
             gather_below=gather_below,
         )
-        self._wire, self._mean = aligned(codec.wire_bytes(longest)), aligned(codec.wire_bytes(longest))
+        self._wire, self._mean = (aligned(self._codec.wire_bytes(longest)) for _ in range(2))
 
     def mean(self, bucket: Bucket, sources: Sequence[NDArray[Any]], out: NDArray[np.float32]) -> None:
         """Write the mean over the ranks of a bucket's gradients into `out`."""
         nbytes = self._codec.wire_bytes(bucket.length)
         wire, mean = self._wire[:nbytes], self._mean[:nbytes]
-        encode_slots(self._codec, bucket, sources, wire)
+        encode_slots(self._seeded, bucket, sources, wire)
         self._watch.lap("encode")
         self._transfer.wait()
         self._watch.lap("wait")

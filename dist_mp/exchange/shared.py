@@ -20,19 +20,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dist_mp.codec.base import Codec, Wire
+from dist_mp.codec.base import Wire
 from dist_mp.comm.transfer import Transfer
 from dist_mp.comm.window import ALIGNMENT, SharedWindow
 from dist_mp.comm.world import World
 from dist_mp.exchange.pieces import PieceExchange, aligned, cut_grain, encode_slots, numbers_within, piece_bounds
 from dist_mp.exchange.plan import Bucket
+from dist_mp.exchange.seeded import SeededCodec
 from dist_mp.exchange.stats import Stopwatch
 
-PART_NUMBERS = 1 << 21
-"""Numbers of a part, so that some MiB of shared memory serve buckets of any size: containers often have 64 MiB of it.
-Smaller parts stay in the caches, but gain little on idle cores (8M numbers in fp16 on 2 ranks: 4.1 ms in one part, 4.3
-in 8, 4.6 in 16), and every barrier costs much where other processes share the cores. Several nodes take a bucket as
-one part, so that there are few messages."""
+PART_NUMBERS = 1 << 19
+"""Numbers of a part, so that few MiB of shared memory serve buckets of any size, and stay in the caches
+(docs/decisions.md has times). Several nodes take a bucket as one part, so that there are few messages."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,8 @@ class _Source:
     number: int
     """Of the slot in its bucket."""
     numbers: slice
+    first: int
+    """First number of the stretch in the bucket."""
     wire: slice
     gap: slice
     """Bytes up to the next stretch, which are 0."""
@@ -54,6 +55,8 @@ class _Part:
     sources: list[_Source]
     own: slice
     """Bytes of our own piece."""
+    first: int
+    """First number of our own piece in the bucket."""
     numbers: int
     """Of our own piece; 0 if we own none."""
     pieces: list[tuple[int, slice]]
@@ -66,7 +69,7 @@ class SharedMean:
     def __init__(
         self,
         world: World,
-        codec: Codec,
+        seeded: SeededCodec,
         longest: int,
         watch: Stopwatch,
         *,
@@ -75,7 +78,8 @@ class SharedMean:
         part_numbers: int = PART_NUMBERS,
     ) -> None:
         """Allocate for buckets of up to `longest` numbers. Collective."""
-        self._codec, self._watch = codec, watch
+        self._seeded, self._codec, self._watch = seeded, seeded.codec, watch
+        codec = seeded.codec
         self._local_rank, self._num_nodes = world.local_rank, world.num_nodes
         # A piece needs an owner on every node, so the smallest node decides how many there are.
         self._pieces = min(world.node_sizes)
@@ -104,7 +108,7 @@ class SharedMean:
             self._node_mean = aligned(piece)
             self._cross = PieceExchange(
                 Transfer(world.cross_comm),
-                codec,
+                seeded,
                 [size / world.size for size in world.node_sizes],
                 longest_piece,
                 watch,
@@ -129,13 +133,13 @@ class SharedMean:
         wires = [wire[:nbytes] for wire in self._wires[self._turn]]
         self._turn ^= 1
         mean = wires[self._local_rank]
-        encode_slots(codec, bucket, sources, mean)
+        encode_slots(self._seeded, bucket, sources, mean)
         watch.lap("encode")
         self._window.wait()
         watch.lap("wait")
         if len(wires) > 1:
             mean = self._whole[:nbytes]
-            codec.reduce(wires, self._weights, mean, self._scratch[: len(out)])
+            self._seeded.final(0).reduce(wires, self._weights, mean, self._scratch[: len(out)])
             watch.lap("reduce")
         codec.decode(mean, out)
         watch.lap("decode")
@@ -161,7 +165,7 @@ class SharedMean:
     def _encode(self, part: _Part, flat: list[NDArray[Any]]) -> None:
         wire = self._wires[self._turn][self._local_rank]
         for source in part.sources:
-            self._codec.encode(flat[source.number][source.numbers], wire[source.wire])
+            self._seeded.own(source.first).encode(flat[source.number][source.numbers], wire[source.wire])
             wire[source.gap] = 0
         self._watch.lap("encode")
 
@@ -169,17 +173,18 @@ class SharedMean:
         """Our piece of the part that was encoded last, over the node and then over the nodes."""
         if self._local_rank >= self._pieces:
             return
-        codec, turn, own = self._codec, self._turn ^ 1, self._local_rank
+        turn, own = self._turn ^ 1, self._local_rank
         pieces = [wire[part.own] for wire in self._wires[turn]]
         result = self._results[turn][own][: len(pieces[0])]
         mean = result if self._node_mean is None else self._node_mean[: len(result)]
         if len(pieces) == 1:
             mean = pieces[0]
         else:
+            codec = (self._seeded.final if self._cross is None else self._seeded.node)(part.first)
             codec.reduce(pieces, self._weights, mean, self._scratch[: part.numbers])
             self._watch.lap("reduce")
         if self._cross is not None:
-            self._cross.mean(mean, result, part.numbers)
+            self._cross.mean(mean, result, part.numbers, part.first)
 
     def _decode(self, part: _Part, turn: int, out: NDArray[np.float32]) -> None:
         for result, (nbytes, numbers) in zip(self._results[turn], part.pieces, strict=False):
@@ -202,12 +207,12 @@ class SharedMean:
             if start < end:
                 wire = slice(wire_bytes(start - first), wire_bytes(start - first) + wire_bytes(stop - start))
                 numbers = slice(start - slot.offset, stop - slot.offset)
-                sources.append(_Source(number, numbers, wire, slice(wire.stop, wire_bytes(end - first))))
+                sources.append(_Source(number, numbers, start, wire, slice(wire.stop, wire_bytes(end - first))))
         bounds = piece_bounds(last - first, self._pieces, self._grain)
         pieces = [(wire_bytes(b - a), slice(first + a, first + b)) for a, b in pairwise(bounds)]
-        mine = slice(0, 0) if own >= self._pieces else slice(wire_bytes(bounds[own]), wire_bytes(bounds[own + 1]))
-        numbers_of_mine = 0 if own >= self._pieces else bounds[own + 1] - bounds[own]
-        return _Part(sources, mine, numbers_of_mine, pieces)
+        mine = (bounds[own], bounds[own + 1]) if own < self._pieces else (0, 0)
+        nbytes = slice(wire_bytes(mine[0]), wire_bytes(mine[1]))
+        return _Part(sources, nbytes, first + mine[0], mine[1] - mine[0], pieces)
 
     def close(self) -> None:
         """Free the shared memory. Collective."""
