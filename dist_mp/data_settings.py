@@ -106,12 +106,14 @@ class LabelledData(Section):
     """Sequences or images with one class each, in buckets by length."""
 
     kind: Literal["labelled"] = "labelled"
-    format: Literal["reviews", "series", "idx", "cifar", "arrays"] = Field(
+    format: Literal["reviews", "series", "idx", "cifar", "arrays", "tones"] = Field(
         "reviews",
         description="reviews: aclImdb, archive or folder; series: NAME_TRAIN.ts beside NAME_TEST.ts; idx: folder of "
-        "MNIST or Fashion-MNIST; cifar: CIFAR-10, binary; arrays: .npz or folder of .npy as of Keras",
+        "MNIST or Fashion-MNIST; cifar: CIFAR-10, binary; arrays: .npz or folder of .npy as of Keras; tones: generated "
+        "spectrograms",
     )
-    path: str = Field("", description="file or folder; of series the file NAME_TRAIN.ts")
+    path: str = Field("", description="file or folder; of series the file NAME_TRAIN.ts; of tones empty")
+    samples: PositiveInt = Field(2000, description="tones: training samples, held-out ones among them")
     max_words: PositiveInt = Field(20_000, description="reviews, arrays of words: vocabulary limit")
     max_length: PositiveInt = Field(400, description="reviews, arrays of words: longest sequence, its end kept (steps)")
     validation_fraction: float = Field(0.1, gt=0.0, lt=1.0, description="share of training samples held out")

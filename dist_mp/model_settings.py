@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from dist_mp.section import Rate, Section
 
@@ -56,7 +56,7 @@ class DisruptionModel(Section):
 
 
 class ClassifierModel(Section):
-    """Sequence classifier: embedding or causal convolutions, stacked LSTM or GRU, softmax at the last step."""
+    """Sequence classifier: embedding or convolutions over time, stacked LSTM or GRU, softmax."""
 
     kind: Literal["classifier"] = "classifier"
     cell: Literal["lstm", "gru"] = Field("lstm", description="kind of the recurrent layers")
@@ -65,11 +65,25 @@ class ClassifierModel(Section):
     embedding: PositiveInt = Field(64, description="width of the embedding, of words")
     convolutions: NonNegativeInt = Field(0, description="convolutions over time before the layers, of series")
     filters: PositiveInt = Field(32, description="filters of each of them")
-    width: PositiveInt = Field(5, description="steps that each of them looks back over, its own among them (steps)")
+    width: PositiveInt = Field(
+        5, description="steps that each of them spans: up to its own, or around it if bidirectional (steps)"
+    )
+    stride: PositiveInt = Field(
+        1, description="the first convolution keeps every so many-th step; only if bidirectional (steps)"
+    )
+    bidirectional: bool = Field(
+        False, description="read whole sequences in both directions and classify the mean over their steps"
+    )
     dropout: Rate = Field(0.0, description="dropout on the input of each layer and on the output")
     recompute: bool = Field(
         False, description="compute gates again in the backward pass: less memory, about a third more time"
     )
+
+    @model_validator(mode="after")
+    def _stride_needs_both(self) -> ClassifierModel:
+        if self.stride > 1 and not (self.bidirectional and self.convolutions):
+            raise ValueError(f"stride is {self.stride}, which needs bidirectional true and at least one convolution")
+        return self
 
 
 class ConvolutionalModel(Section):

@@ -12,6 +12,7 @@ from dist_mp.data.images import cifar_dataset, idx_dataset
 from dist_mp.data.reviews import ReviewDataset
 from dist_mp.data.shots import ShotDataset
 from dist_mp.data.text import TextDataset
+from dist_mp.data.tones import tones_dataset
 from dist_mp.data.ts import SeriesDataset
 from dist_mp.errors import UserError
 
@@ -28,6 +29,10 @@ def open_dataset(config: Config) -> Dataset:
 
 
 def _labelled(data: LabelledData, seed: int) -> Dataset:
+    if data.format == "tones":
+        if data.path:
+            raise UserError(f"data.path: {data.path!r}, but tones are generated; leave it empty")
+        return tones_dataset(data.samples, data.validation_fraction, seed)
     if not data.path:
         raise UserError("data.path is empty: name the file or folder with the labelled samples")
     path, held_out = Path(data.path), data.validation_fraction

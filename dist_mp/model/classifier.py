@@ -1,10 +1,15 @@
 """Classifiers of labelled sequences: words or features through recurrent layers, one class a sequence.
 
-The label of a sequence stands at its last valid step (:mod:`dist_mp.data.buckets`), and so does the output that counts:
-nothing here looks beyond the step it computes, so that padding at the end changes nothing.
+The label of a sequence stands at its last valid step (:mod:`dist_mp.data.buckets`), and so does the output that counts.
+In one direction nothing looks beyond the step it computes, so that padding at the end changes nothing. A bidirectional
+classifier, in the manner of Deep Speech 2 (Amodei et al. 2016, arXiv 1512.02595), reads a sequence as a whole: padding
+is zeroed before each convolution, the backward direction begins at a row's last valid step, and the mean over the valid
+steps is what is classified.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -12,15 +17,17 @@ import tensorflow as tf
 from dist_mp.config import ClassifierModel
 from dist_mp.data.base import DataSpec
 from dist_mp.errors import UserError
-from dist_mp.model.base import State, Task
+from dist_mp.model.base import State, Task, valid_steps
+from dist_mp.model.bidirectional import BidirectionalStack
 from dist_mp.model.initial import SeededInitializers
 from dist_mp.model.layers import Conv1D, Dense, Embedding
 from dist_mp.model.ops import softmax_losses, stateless_dropout
 from dist_mp.model.stack import RecurrentStack
+from dist_mp.model.time_loop import exact_dtype
 
 
 class ClassifierNetwork(keras.Model):
-    """Embedding (words) or causal convolutions (features), recurrent layers, and a dense layer, in this order."""
+    """Embedding (words) or convolutions over time (features), recurrent layers, and a dense layer, in this order."""
 
     def __init__(self, config: ClassifierModel, spec: DataSpec, seed: int, dtype: str) -> None:
         """Create the variables: Glorot and orthogonal weights, biases at 0, forget gates' biases at 1."""
@@ -39,13 +46,17 @@ class ClassifierNetwork(keras.Model):
                 spec.vocabulary, features, embeddings_initializer=start, name="embedding", dtype=dtype
             )
             self.embedding.build((None, None))
+        self.bidirectional = config.bidirectional
         for i in range(config.convolutions):
-            name = f"conv_{i}"
-            layer = Conv1D(config.filters, config.width, kernel_initializer=glorot(name), name=name, dtype=dtype)
+            name, stride = f"conv_{i}", config.stride if i == 0 else 1
+            layer = Conv1D(
+                config.filters, config.width, stride, kernel_initializer=glorot(name), name=name, dtype=dtype
+            )
             layer.build((None, None, features))
             self.convolutions.append(layer)
             features = config.filters
-        self.stack = RecurrentStack(
+        make: Any = BidirectionalStack if config.bidirectional else RecurrentStack
+        self.stack = make(
             config.layers,
             config.units,
             features,
@@ -62,15 +73,31 @@ class ClassifierNetwork(keras.Model):
 
     def call(self, x: tf.Tensor, state: State, training: bool, seed: tf.Tensor) -> tuple[tf.Tensor, State]:
         """Logits [B, T, classes] and the state after the window, for words [B, T] or features [B, T, F]."""
-        if self.embedding is not None:
-            x = self.embedding(x)
-        else:
-            x = tf.cast(x, self.compute_dtype)
+        x = self._entry(x)
         for i, layer in enumerate(self.convolutions):
             x = stateless_dropout(x, self.dropout if training else 0.0, seed, salt=100 + i)
             x = tf.nn.relu(layer(tf.pad(x, [[0, 0], [layer.kernel_size[0] - 1, 0], [0, 0]])))
         h, state = self.stack.call(tf.transpose(x, (1, 0, 2)), state, training, seed)
         return tf.transpose(self.output_layer(h), (1, 0, 2)), state
+
+    def whole(self, x: tf.Tensor, lengths: tf.Tensor, training: bool, seed: tf.Tensor) -> tf.Tensor:
+        """Logits [B, classes] of whole sequences, for words [B, T] or features [B, T, F] of so many valid steps."""
+        x = self._entry(x)
+        for i, layer in enumerate(self.convolutions):
+            x = stateless_dropout(x, self.dropout if training else 0.0, seed, salt=100 + i)
+            x = tf.where(tf.sequence_mask(lengths, x.shape[1])[:, :, None], x, tf.zeros_like(x))
+            before = (layer.kernel_size[0] - 1) // 2
+            x = tf.nn.relu(layer(tf.pad(x, [[0, 0], [before, layer.kernel_size[0] - 1 - before], [0, 0]])))
+            lengths = -(-lengths // layer.strides[0])
+        h = self.stack.call(tf.transpose(x, (1, 0, 2)), lengths, training, seed)
+        valid = tf.transpose(tf.sequence_mask(lengths, h.shape[0]))[:, :, None]
+        exact = exact_dtype(h.dtype)
+        total = tf.reduce_sum(tf.cast(tf.where(valid, h, tf.zeros_like(h)), exact), axis=0)
+        mean = total / tf.cast(tf.maximum(lengths, 1), exact)[:, None]
+        return self.output_layer(tf.cast(mean, h.dtype))
+
+    def _entry(self, x: tf.Tensor) -> tf.Tensor:
+        return self.embedding(x) if self.embedding is not None else tf.cast(x, self.compute_dtype)
 
 
 class ClassifierTask(Task):
@@ -84,14 +111,22 @@ class ClassifierTask(Task):
         self.model = ClassifierNetwork(config, spec, seed, compute_dtype)
 
     def initial_state(self, rows: int) -> State:
-        """Zero state for so many rows."""
-        return self.model.stack.initial_state(rows)
+        """Zero state for so many rows; none where whole sequences are read."""
+        return [] if self.model.bidirectional else self.model.stack.initial_state(rows)
 
     def forward(
         self, inputs: tf.Tensor, state: State, *, training: bool, seed: tf.Tensor, weight: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, State]:
-        """Logits [B, T, classes] in the compute dtype, and the state after them."""
-        return self.model.call(inputs, state, training, seed)
+        """Logits [B, T, classes] in the compute dtype, and the state after them.
+
+        Bidirectional, they are the same at every step of a row, and `weight` must say where it ends.
+        """
+        if not self.model.bidirectional:
+            return self.model.call(inputs, state, training, seed)
+        if weight is None:
+            raise ValueError("a bidirectional classifier needs the weights of its window")
+        logits = self.model.whole(inputs, valid_steps(weight), training, seed)
+        return tf.broadcast_to(logits[:, None], (*weight.shape, logits.shape[1])), state
 
     def losses(self, outputs: tf.Tensor, targets: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
         """Cross-entropy of the class [B, T], in nats; 0 with a gradient of 0 where `weight` is 0."""

@@ -31,11 +31,12 @@ class Dense(keras.layers.Dense):
 
 
 class Conv1D(keras.layers.Conv1D):
-    """`keras.layers.Conv1D` (valid, stride 1, with a bias) as one matrix product; gradients as in `Dense`."""
+    """`keras.layers.Conv1D` (valid, with a bias) as one matrix product; gradients as in `Dense`."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """The convolution and the activation of inputs [R, L, C]: [R, L - K + 1, N]."""
-        return self.activation(conv1d(inputs, *_weights(self.kernel, self.bias, inputs.dtype)))
+        """The convolution and the activation of inputs [R, L, C]: [R, (L - K) // stride + 1, N]."""
+        weights = _weights(self.kernel, self.bias, inputs.dtype)
+        return self.activation(conv1d(inputs, *weights, self.strides[0]))
 
 
 class Conv2D(keras.layers.Conv2D):

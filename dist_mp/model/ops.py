@@ -72,15 +72,16 @@ def conv2d(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     return tf.cast(wide, x.dtype)
 
 
-def conv1d(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """Valid convolution of x [R, L, C] by kernel [K, C, N] and bias [N], stride 1: [R, L - K + 1, N].
+def conv1d(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, stride: int = 1) -> tf.Tensor:
+    """Valid convolution of x [R, L, C] by kernel [K, C, N] and bias [N]: [R, (L - K) // stride + 1, N].
 
     It is one matrix product over all windows: for the few channels of a profile this is faster on a CPU than a
     convolution, and it sums the bias's gradient over all positions in float32.
     """
     width, channels, filters = kernel.shape
-    length = x.shape[1] - width + 1
-    windows = tf.concat([x[:, k : k + length] for k in range(width)], axis=2) if width > 1 else x
+    length = (x.shape[1] - width) // stride + 1
+    parts = [x[:, k : k + (length - 1) * stride + 1 : stride] for k in range(width)]
+    windows = tf.concat(parts, axis=2) if width > 1 else parts[0]
     rows = tf.reshape(windows, (-1, width * channels))
     return tf.reshape(dense(rows, tf.reshape(kernel, (-1, filters)), bias), (-1, length, filters))
 

@@ -16,6 +16,39 @@ from dist_mp.model.ops import stateless_dropout
 MakeInitializer = Callable[[str], keras.Initializer]
 
 
+def make_layer(
+    cell: str,
+    name: str,
+    units: int,
+    features: int,
+    kernel_initializer: MakeInitializer,
+    recurrent_initializer: MakeInitializer,
+    dtype: str,
+    recompute: bool = False,
+    projection: int | None = None,
+) -> Any:
+    """An LSTM or GRU layer (`cell`) of so many units for so many features, built; all outputs are returned."""
+    make: Any = {"lstm": LSTM, "gru": GRU}[cell]
+    layer = make(
+        units,
+        return_sequences=True,
+        recompute=recompute,
+        **({} if projection is None else {"projection": projection}),
+        kernel_initializer=kernel_initializer(f"{name}/kernel"),
+        recurrent_initializer=recurrent_initializer(f"{name}/recurrent_kernel"),
+        name=name,
+        dtype=dtype,
+    )
+    layer.build((None, None, features))
+    return layer
+
+
+def describe_path(layer: Any) -> str:
+    """What computes the recurrence of a layer, and why, for the run's header."""
+    name = "cuDNN through Keras" if layer.computed_by == "cudnn" else "dist_mp's own"
+    return f"{name} ({layer.computed_why})"
+
+
 class RecurrentStack(keras.layers.Layer):
     """L LSTM or GRU layers of N cells, with dropout on the input of each and on the output (Zaremba et al. 2014)."""
 
@@ -39,28 +72,26 @@ class RecurrentStack(keras.layers.Layer):
         super().__init__(name=cell, dtype=dtype)
         self.dropout = dropout
         self.features = projection or units
-        self.layers = []
-        make: Any = {"lstm": LSTM, "gru": GRU}[cell]
-        for i in range(layers):
-            layer = make(
+        self.layers = [
+            make_layer(
+                cell,
+                f"{cell}_{i}",
                 units,
-                return_sequences=True,
-                recompute=recompute,
-                **({} if projection is None else {"projection": projection}),
-                kernel_initializer=kernel_initializer(f"{cell}_{i}/kernel"),
-                recurrent_initializer=recurrent_initializer(f"{cell}_{i}/recurrent_kernel"),
-                name=f"{cell}_{i}",
-                dtype=dtype,
+                features if i == 0 else self.features,
+                kernel_initializer,
+                recurrent_initializer,
+                dtype,
+                recompute,
+                projection,
             )
-            layer.build((None, None, features if i == 0 else self.features))
-            self.layers.append(layer)
+            for i in range(layers)
+        ]
         self.built = True
 
     @property
     def path(self) -> str:
         """What computes the recurrence, and why, for the run's header."""
-        name = "cuDNN through Keras" if self.layers[0].computed_by == "cudnn" else "dist_mp's own"
-        return f"{name} ({self.layers[0].computed_why})"
+        return describe_path(self.layers[0])
 
     def initial_state(self, rows: int) -> State:
         """Zeros for each layer: h [rows, N] in the compute dtype and c [rows, N] float32, of a GRU h float32."""

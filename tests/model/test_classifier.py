@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from pydantic import ValidationError
 
 from dist_mp.config import ClassifierModel, Config, ConvolutionalModel, LabelledData
 from dist_mp.data.base import DataSpec
@@ -28,6 +29,14 @@ MODELS = {
     "series": (
         ClassifierModel(units=8, convolutions=2, filters=6, width=3),
         DataSpec(STEPS, channels=4, classes=CLASSES),
+    ),
+    "both": (
+        ClassifierModel(layers=2, units=8, convolutions=2, filters=6, width=4, stride=2, bidirectional=True),
+        DataSpec(STEPS, channels=4, classes=CLASSES),
+    ),
+    "both_words": (
+        ClassifierModel(cell="gru", units=8, embedding=6, bidirectional=True),
+        DataSpec(STEPS, vocabulary=20, classes=CLASSES),
     ),
     "images": (ConvolutionalModel(filters=4, dense=16), DataSpec(STEPS, channels=24, width=8, classes=CLASSES)),
 }
@@ -85,14 +94,14 @@ def test_learns_its_sequences(name, precision):
         assert bool(result.finite)
     assert abs(losses[0] - np.log(CLASSES)) < 1.0
     assert losses[-1] < 0.2, losses[::8]
-    outputs, _ = task.forward(window.inputs, state, training=False, seed=tf.constant([0, 0]))
+    outputs, _ = task.forward(window.inputs, state, training=False, seed=tf.constant([0, 0]), weight=window.weight)
     scores = task.scores(outputs).numpy()
     assert scores.shape == (ROWS, STEPS, CLASSES) and scores.dtype == np.float32
     labelled = window.weight.numpy() > 0
     np.testing.assert_array_equal(scores[labelled].argmax(1), window.targets.numpy()[labelled])
 
 
-@pytest.mark.parametrize("name", ["words", "gru", "series"])
+@pytest.mark.parametrize("name", ["words", "gru", "series", "both", "both_words"])
 def test_padding_after_the_last_step_changes_nothing(name):
     model, spec = MODELS[name]
     window = example(spec)
@@ -100,7 +109,8 @@ def test_padding_after_the_last_step_changes_nothing(name):
 
     def loss_and_gradients(inputs):
         with tf.GradientTape() as tape:
-            outputs, _ = task.forward(inputs, task.initial_state(ROWS), training=False, seed=tf.constant([0, 0]))
+            state, seed = task.initial_state(ROWS), tf.constant([0, 0])
+            outputs, _ = task.forward(inputs, state, training=False, seed=seed, weight=window.weight)
             losses = task.losses(outputs, window.targets, window.weight)
             loss = tf.reduce_sum(losses)
         return [losses, *tape.gradient(loss, task.variables)]
@@ -113,6 +123,57 @@ def test_padding_after_the_last_step_changes_nothing(name):
         np.testing.assert_allclose(a, b, atol=1e-6)
     losses = loss_and_gradients(inputs)[0].numpy()
     assert np.all((losses > 0) == (window.weight.numpy() > 0))
+
+
+@pytest.mark.parametrize("name", ["both", "both_words"])
+def test_a_row_of_a_bidirectional_classifier_is_classified_as_if_it_were_alone(name):
+    """A batch of unequal lengths against each row by itself, cut to its length: no step of padding is there at all."""
+    model, spec = MODELS[name]
+    window, seed = example(spec), tf.constant([0, 0])
+    task = build_task(settings(model), spec, "float32")
+    together = task.forward(window.inputs, [], training=False, seed=seed, weight=window.weight)[0]
+    lengths = window.weight.numpy().argmax(1) + 1
+    assert len(set(lengths)) > 3
+    for row, length in enumerate(lengths):
+        part = (slice(row, row + 1), slice(0, length))
+        alone = task.forward(window.inputs[part], [], training=False, seed=seed, weight=window.weight[part])[0]
+        np.testing.assert_allclose(alone[0, -1], together[row, length - 1], atol=1e-6)
+    backwards = tf.reverse_sequence(window.inputs, lengths, 1, 0)
+    other = task.forward(backwards, [], training=False, seed=seed, weight=window.weight)[0]
+    assert np.abs(other - together).max() > 1e-3, "the order of the steps matters"
+
+
+def test_bidirectional_gradients_equal_finite_differences_in_float64():
+    model, spec = MODELS["both"]
+    window, seed = example(spec), tf.constant([0, 0])
+    task = build_task(settings(model), spec, "float64")
+
+    def loss():
+        logits = task.forward(window.inputs, [], training=False, seed=seed, weight=window.weight)[0][:, 0]
+        return tf.reduce_sum(logits * tf.cos(tf.reshape(tf.range(36, dtype=tf.float64), (ROWS, CLASSES))))
+
+    with tf.GradientTape() as tape:
+        value = loss()
+    for variable, gradient in zip(task.variables, tape.gradient(value, task.variables), strict=True):
+        start = variable.numpy()
+        for position in range(0, start.size, max(1, start.size // 3)):
+            sides = []
+            for sign in (1, -1):
+                moved = start.copy().reshape(-1)
+                moved[position] += sign * 1e-6
+                variable.assign(moved.reshape(start.shape))
+                sides.append(float(loss()))
+            variable.assign(start)
+            assert abs((sides[0] - sides[1]) / 2e-6 - gradient.numpy().reshape(-1)[position]) < 1e-7, variable.name
+
+
+def test_stride_without_both_directions_is_refused():
+    with pytest.raises(ValidationError, match="stride is 2, which needs bidirectional"):
+        ClassifierModel(stride=2, convolutions=1)
+    with pytest.raises(ValueError, match="needs the weights"):
+        window = example(MODELS["both"][1])
+        task = build_task(settings(MODELS["both"][0]), MODELS["both"][1], "float32")
+        task.forward(window.inputs, [], training=False, seed=tf.constant([0, 0]))
 
 
 @pytest.mark.parametrize(("dtype", "unit"), [("float16", 2.0**-11), ("bfloat16", 2.0**-8), ("float32", 1e-5)])
