@@ -1,1 +1,1 @@
-"""Starting jobs: the mpirun wrapper. Only the standard library is used here."""
+"""Starting jobs: the mpirun wrapper, job scripts from templates, and the schedulers that take them."""

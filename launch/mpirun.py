@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from dist_mp.comm.launcher import rank_and_size as rank_and_size
 from dist_mp.errors import UserError
 
 Vendor = Literal["Open MPI", "MPICH", "Intel MPI"]
@@ -196,13 +197,3 @@ def job_command(
         elif crowded:  # Intel MPI pins ranks to domains of its own
             variables["I_MPI_PIN"] = "off"
     return JobCommand([mpirun.path, *flags, *extra, *program], variables, notes)
-
-
-def rank_and_size(environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """This process's rank and the number of ranks as mpirun or srun tells them; None outside a job. No MPI call."""
-    for rank, size in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")):
-        if rank in environ and size in environ:
-            return int(environ[rank]), int(environ[size])
-    if "SLURM_PROCID" in environ and "SLURM_STEP_NUM_TASKS" in environ:
-        return int(environ["SLURM_PROCID"]), int(environ["SLURM_STEP_NUM_TASKS"])
-    return None

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from dist_mp import __version__
-from dist_mp.cli import bench, config, data, run, train, watch
+from dist_mp.cli import bench, config, data, jobs, run, submit, train, watch
 from dist_mp.errors import EXIT_USER_ERROR, UserError
 from dist_mp.launch.mpirun import rank_and_size
 
@@ -34,7 +34,12 @@ def make_app() -> typer.Typer:
     app.callback(invoke_without_command=True)(top)
     app.command("run", short_help="Train on so many ranks, started with mpirun.")(run.run)
     app.command("train", short_help="Train as one rank of mpirun or srun, or alone.")(train.train)
+    app.command("submit", short_help="Put a run into the queue of Slurm, PBS or LSF.")(submit.submit)
+    app.command("status", short_help="How submitted jobs stand.")(jobs.status)
+    app.command("logs", short_help="The log of a submitted job.")(jobs.logs)
+    app.command("cancel", short_help="End a submitted job.")(jobs.cancel)
     app.command("watch", short_help="Show runs as they go.")(watch.watch)
+    app.command("report", short_help="One page that shows what runs came to.")(watch.report)
     app.add_typer(config.make_app(), name="config")
     app.add_typer(data.make_app(), name="data")
     app.add_typer(bench.make_app(), name="bench")

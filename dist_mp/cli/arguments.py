@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,4 +23,7 @@ OverridesArgument = Annotated[
         help="Settings that replace those of the file, for example train.epochs=3 (dist-mp config fields).",
         show_default=False,
     ),
+]
+OutputFolderOption = Annotated[
+    Path, typer.Option("--output-folder", metavar="DIR", help="Submitted jobs have their folders in here.")
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from types import TracebackType
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dist_mp.comm.launcher import check_launcher
 from dist_mp.comm.watchdog import Watchdog
 from dist_mp.errors import UserError
 
@@ -87,7 +89,8 @@ class World:
                 and for measuring the way between nodes on one machine.
 
         Raises:
-            UserError: no usable MPI library, or one without the thread support that a host call in the graph needs.
+            UserError: no usable MPI library, one without the thread support that a host call in the graph needs, or
+                ranks that do not see each other because launcher and library do not belong together.
         """
         if ranks_per_node is not None and ranks_per_node < 1:
             raise UserError(f"ranks_per_node must be at least 1, got {ranks_per_node}")
@@ -102,6 +105,7 @@ class World:
             raise UserError(NO_LIBRARY.format(reason=reason[0])) from error
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise UserError("this MPI library gives no thread support (MPI_THREAD_SERIALIZED): use a build that has it")
+        check_launcher(os.environ, MPI.COMM_WORLD.Get_size(), MPI.get_vendor()[0])
         return cls(MPI, ranks_per_node)
 
     def watch(self, limit: float) -> None:
