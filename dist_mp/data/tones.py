@@ -55,7 +55,7 @@ def tones_dataset(
         part(samples, 0),
         part(max(samples // TEST_SHARE, len(WORDS)), 1),
         names,
-        buckets=3,
+        buckets=2,
         validation_fraction=validation_fraction,
         order_seed=order_seed,
     )

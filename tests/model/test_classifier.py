@@ -170,9 +170,9 @@ def test_bidirectional_gradients_equal_finite_differences_in_float64():
 def test_stride_without_both_directions_is_refused():
     with pytest.raises(ValidationError, match="stride is 2, which needs bidirectional"):
         ClassifierModel(stride=2, convolutions=1)
+    model, spec = MODELS["both"]
+    window, task = example(spec), build_task(settings(model), spec, "float32")
     with pytest.raises(ValueError, match="needs the weights"):
-        window = example(MODELS["both"][1])
-        task = build_task(settings(MODELS["both"][0]), MODELS["both"][1], "float32")
         task.forward(window.inputs, [], training=False, seed=tf.constant([0, 0]))
 
 
