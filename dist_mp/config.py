@@ -6,9 +6,10 @@ its dotted path (``optimizer.clip_norm=5``). Unknown keys are refused with the n
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import (
+    BeforeValidator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -125,12 +126,23 @@ class ExchangeConfig(Section):
         description="shared: shared memory within a node, pieces between nodes; "
         "pieces: Alltoall, FP32 sum in rank order, Allgather; native: MPI_Allreduce; auto: shared",
     )
-    bucket_mib: PositiveFloat = Field(
-        8.0, description="gradients are exchanged in buckets of about this size, counted in FP32 (MiB)"
+    bucket_mib: Annotated[PositiveFloat | None, BeforeValidator(lambda v: None if v == "auto" else v)] = Field(
+        8.0,
+        description="gradients are exchanged in buckets of about this size, counted in FP32 (MiB); "
+        "auto or null: a short sweep at the start, the smallest size within 5% of the fastest",
     )
     timeout_seconds: NonNegativeFloat = Field(
         600.0, description="a rank that waits longer for others ends the job and names them; 0 waits forever (seconds)"
     )
+
+    @model_validator(mode="after")
+    def _repeatable(self) -> ExchangeConfig:
+        if self.bucket_mib is None and self.rounding == "stochastic":
+            raise ValueError(
+                "bucket_mib auto needs rounding nearest, got stochastic, which goes by the places in the buckets: "
+                "give their size (MiB), so that the run can be repeated"
+            )
+        return self
 
 
 class TrainConfig(Section):
@@ -196,6 +208,25 @@ class WatchConfig(Section):
     )
 
 
+class EvaluationConfig(Section):
+    """The evaluation at the end of a run, written to `evaluation.json`."""
+
+    test: bool = Field(True, description="evaluate the test data too, where there are any")
+    deadlines_ms: list[PositiveFloat] = Field(
+        [30.0, 70.0, 200.0, 500.0, 1000.0],
+        description="shots: T_min, how long before the disruption an alarm must come; an evaluation each (ms)",
+    )
+    threshold: Literal["youden", "false_alarms"] = Field(
+        "youden",
+        description="shots: how the threshold of alarms is chosen on held-out shots; youden: largest share of detected "
+        "less share of false alarms; false_alarms: most detections that false_alarm_share allows",
+    )
+    false_alarm_share: float = Field(
+        0.05, ge=0.0, le=1.0, description="shots: clean held-out shots that may raise an alarm, as a share"
+    )
+    calibration_bins: PositiveInt = Field(10, description="bins of probability for the calibration")
+
+
 class Config(Section):
     """All settings of a run."""
 
@@ -223,6 +254,7 @@ class Config(Section):
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
     exchange: ExchangeConfig = Field(default_factory=ExchangeConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     watch: WatchConfig = Field(default_factory=WatchConfig)
 
