@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
 from numba import cuda
+from numpy.typing import NDArray
 
 from dist_mp.codec.base import Codec
 from dist_mp.codec.block import BlockCodec
@@ -26,13 +28,23 @@ class CudaCodec(ABC):
     """Encodes, decodes and sums device arrays (`numba.cuda`, or what its `as_cuda_array` makes of others).
 
     Numbers are float32, float16, or uint16 that hold the bits of bfloat16; wires are uint8. All arrays are
-    one-dimensional, but for `wires`. Calls are queued on `stream` and return at once.
+    one-dimensional, but for `wires`. Calls are queued on `stream` and return at once; from the second call with the
+    same sizes on they allocate nothing. All calls of one codec go to the same stream.
     """
 
     def __init__(self, codec: Codec, threads: int) -> None:
         """Take the CPU codec and the threads of a block."""
         self.codec = codec
         self._threads = threads
+        self._kept: dict[tuple[Any, ...], Any] = {}
+
+    def seeded(self, codec: Codec) -> CudaCodec:
+        """The same kernels with the random numbers of `codec`, which is this one's after :meth:`Codec.seeded`."""
+        if codec is self.codec:
+            return self
+        other = copy(self)
+        other.codec = codec
+        return other
 
     @abstractmethod
     def encode(self, values: Any, wire: Any, stream: Any = 0) -> None:
@@ -49,8 +61,22 @@ class CudaCodec(ABC):
         `scratch` is float32 and as long as the numbers of a row; it holds the sum afterwards.
         """
 
-    def _weights(self, weights: Sequence[float], stream: Any) -> Any:
-        return cuda.to_device(np.array(weights, np.float32), stream=stream)
+    def _weights(self, weights: Sequence[float]) -> Any:
+        return self._constant(np.array(weights, np.float32))
+
+    def _constant(self, numbers: NDArray[Any]) -> Any:
+        """These numbers on the device."""
+        key = (numbers.dtype.char, *numbers.tolist())
+        if key not in self._kept:
+            self._kept[key] = cuda.to_device(numbers)
+        return self._kept[key]
+
+    def _room(self, n: int) -> Any:
+        """Room for n int32 numbers, until the next call."""
+        key = ("room", n)
+        if key not in self._kept:
+            self._kept[key] = cuda.device_array(n, np.int32)
+        return self._kept[key]
 
     def _blocks(self, n: int) -> int:
         return max(1, -(-n // self._threads))
@@ -83,7 +109,7 @@ class CudaFloat(CudaCodec):
         n = scratch.size
         if n:
             grid = self._blocks(n), self._threads, stream
-            self._kernels.add[grid](wires.view(self._dtype), self._weights(weights, stream), scratch)
+            self._kernels.add[grid](wires.view(self._dtype), self._weights(weights), scratch)
             self.encode(scratch, out, stream)
 
 
@@ -94,7 +120,6 @@ class CudaBlock(CudaCodec):
         """Copy the tables to the device."""
         super().__init__(codec, threads)
         book = codec.book
-        self._layout = codec
         bounds = np.full(128, np.inf, np.float32)
         bounds[: len(book.bounds)] = book.bounds
         signed = np.concatenate([book.table(), -book.table()])
@@ -106,14 +131,21 @@ class CudaBlock(CudaCodec):
         self._steps = cuda.to_device(np.concatenate([book.table(), book.following()]))
         self._kernels = BlockKernels(threads)
 
+    @property
+    def _layout(self) -> BlockCodec:
+        assert isinstance(self.codec, BlockCodec)
+        return self.codec
+
     def encode(self, values: Any, wire: Any, stream: Any = 0) -> None:
         """Write the scales and codes."""
         n, codec = values.size, self._layout
         if not n:
             return
         bfloat16 = values.dtype == np.uint16
-        largest = cuda.to_device(np.zeros(2, np.int32), stream=stream)
+        zeros = self._constant(np.zeros(2, np.int32))
+        largest = self._room(2) if codec.whole else zeros
         if codec.whole:
+            largest.copy_to_device(zeros, stream=stream)
             self._kernels.largest[bfloat16][self._blocks(n), self._threads, stream](values, largest)
         seed = 0 if codec.seed is None else codec.seed
         self._kernels.encode[bfloat16][-(-n // codec.block), self._threads, stream](
@@ -144,7 +176,7 @@ class CudaBlock(CudaCodec):
     def _sum(self, wires: Any, weights: Sequence[float], out: Any, stream: Any) -> None:
         if out.size:
             grid = -(-out.size // self._layout.block), self._threads, stream
-            self._kernels.add[grid](wires, self._weights(weights, stream), out, self._layout.block, self._signed)
+            self._kernels.add[grid](wires, self._weights(weights), out, self._layout.block, self._signed)
 
 
 class CudaOneBit(CudaCodec):
@@ -160,8 +192,15 @@ class CudaOneBit(CudaCodec):
         block = self.codec.block
         blocks = -(-values.size // block)
         if blocks:
-            counts = np.minimum(block, values.size - block * np.arange(blocks)).astype(np.int32)
-            self._encode(values, wire, cuda.to_device(counts, stream=stream), stream)
+            self._encode(values, wire, self._counts(values.size, blocks), stream)
+
+    def _counts(self, n: int, blocks: int) -> Any:
+        """How many of n numbers each block has."""
+        key = ("counts", n)
+        if key not in self._kept:
+            counts = np.minimum(self.codec.block, n - self.codec.block * np.arange(blocks))
+            self._kept[key] = cuda.to_device(counts.astype(np.int32))
+        return self._kept[key]
 
     def _encode(self, values: Any, wire: Any, counts: Any, stream: Any) -> None:
         grid = counts.size, self._threads, stream
@@ -181,9 +220,9 @@ class CudaOneBit(CudaCodec):
         blocks = -(-out.size // self.codec.block)
         if not blocks:
             return None
-        counts = cuda.to_device(np.zeros(blocks, np.int32), stream=stream)
+        counts = self._room(blocks)
         grid = blocks, self._threads, stream
-        self._kernels.add[grid](wires, self._weights(weights, stream), out, self.codec.block, counts)
+        self._kernels.add[grid](wires, self._weights(weights), out, self.codec.block, counts)
         return counts
 
 
