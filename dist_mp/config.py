@@ -21,6 +21,7 @@ from pydantic import (
 from dist_mp.data_settings import CampaignData as CampaignData
 from dist_mp.data_settings import LabelledData as LabelledData
 from dist_mp.data_settings import ModuleData as ModuleData
+from dist_mp.data_settings import PairsData as PairsData
 from dist_mp.data_settings import ShotsData as ShotsData
 from dist_mp.data_settings import ShotWindows as ShotWindows
 from dist_mp.data_settings import TextData as TextData
@@ -29,6 +30,7 @@ from dist_mp.model_settings import ConvolutionalModel as ConvolutionalModel
 from dist_mp.model_settings import DisruptionModel as DisruptionModel
 from dist_mp.model_settings import LanguageModel as LanguageModel
 from dist_mp.model_settings import PythonModel as PythonModel
+from dist_mp.model_settings import TranslationModel as TranslationModel
 from dist_mp.section import Rate as Rate
 from dist_mp.section import Section as Section
 
@@ -244,11 +246,11 @@ class Config(Section):
         False, description="write a Chrome trace of each rank's steps into the run folder, for Perfetto"
     )
     loss_scale: LossScaleConfig = Field(default_factory=LossScaleConfig)
-    data: CampaignData | ShotsData | TextData | LabelledData | ModuleData = Field(
+    data: CampaignData | ShotsData | TextData | LabelledData | PairsData | ModuleData = Field(
         default_factory=CampaignData, discriminator="kind"
     )
-    model: LanguageModel | DisruptionModel | ClassifierModel | ConvolutionalModel | PythonModel = Field(
-        default_factory=DisruptionModel, discriminator="kind"
+    model: LanguageModel | DisruptionModel | ClassifierModel | ConvolutionalModel | TranslationModel | PythonModel = (
+        Field(default_factory=DisruptionModel, discriminator="kind")
     )
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
@@ -265,6 +267,7 @@ class Config(Section):
             "disruption": ["campaign", "shots", "module"],
             "classifier": ["labelled", "module"],
             "convolutional": ["labelled", "module"],
+            "translation": ["pairs", "module"],
             "python": ["campaign", "shots", "text", "labelled", "module"],
         }[self.model.kind]
         if self.data.kind not in fitting:

@@ -119,6 +119,23 @@ class LabelledData(Section):
     validation_fraction: float = Field(0.1, gt=0.0, lt=1.0, description="share of training samples held out")
 
 
+class PairsData(Section):
+    """Pairs of sentences for translation: two parallel text files, or generated ones."""
+
+    kind: Literal["pairs"] = "pairs"
+    source: str = Field("", description="text file, a sentence a line (empty, and target too: generated pairs)")
+    target: str = Field("", description="text file whose line n translates line n of the source")
+    max_words: PositiveInt | None = Field(
+        None, description="vocabulary limit of each side; rarer words become <unk> (null: every training word)"
+    )
+    max_length: PositiveInt = Field(
+        30, description="longest sentence on either side; longer pairs are left out (steps)"
+    )
+    samples: PositiveInt = Field(5000, description="generated pairs, held-out ones among them")
+    symbols: PositiveInt = Field(20, description="words of a generated language")
+    validation_fraction: float = Field(0.1, gt=0.0, lt=1.0, description="share of pairs held out")
+
+
 class ModuleData(Section):
     """A data set from a Python module of your own, for any model."""
 

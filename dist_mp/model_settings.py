@@ -86,6 +86,18 @@ class ClassifierModel(Section):
         return self
 
 
+class TranslationModel(Section):
+    """Encoder-decoder with attention: stacked LSTM on both sides, softmax over the words of the target."""
+
+    kind: Literal["translation"] = "translation"
+    layers: PositiveInt = Field(1, description="LSTM layers on each side")
+    units: PositiveInt = Field(128, description="LSTM cells a layer, and the width of embeddings and attention")
+    dropout: Rate = Field(0.0, description="dropout on the input of each LSTM layer and before the output")
+    recompute: bool = Field(
+        False, description="compute gates again in the backward pass: less memory, about a third more time"
+    )
+
+
 class ConvolutionalModel(Section):
     """Image classifier: blocks of two 3x3 convolutions and a pooling, two dense layers, softmax."""
 

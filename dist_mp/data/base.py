@@ -19,7 +19,7 @@ class DataSpec:
     length: int
     """T, time steps of a training window."""
     vocabulary: int = 0
-    """V, words (text only)."""
+    """V, words (of pairs those of the source and its padding)."""
     scalars: int = 0
     """0D signals, the first features of an input row (campaigns only)."""
     profiles: int = 0
@@ -31,6 +31,8 @@ class DataSpec:
     """Of images, which come as series: T rows from the top, and width * colours channels a row (0: not images)."""
     classes: int = 0
     """Classes of a labelled sequence, whose label stands at its last valid step (0: a target at every step)."""
+    target_vocabulary: int = 0
+    """Words of the target of sentence pairs, and its padding (pairs only)."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Batch:
     """One window of the rows of a rank. B rows, T time steps."""
 
     inputs: NDArray
-    """int32 [B, T] words, or float32 [B, T, F] features."""
+    """int32 [B, T] words, [B, T, 2] of sentence pairs, or float32 [B, T, F] features."""
     targets: NDArray
     """int32 [B, T] words, or float32 [B, T]."""
     weight: NDArray[np.float32]

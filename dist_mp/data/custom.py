@@ -34,6 +34,7 @@ def custom_dataset(config: Config, factory: str) -> Dataset:
     missing = {
         "language": "" if spec.vocabulary and not spec.classes else "a vocabulary and a target at every step",
         "disruption": "" if spec.scalars or spec.profiles else "scalars or profiles",
+        "translation": "" if spec.vocabulary and spec.target_vocabulary else "vocabulary and target_vocabulary",
     }.get(
         config.model.kind,
         "" if spec.classes and (spec.vocabulary or spec.channels) else "classes, and channels or words",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dist_mp.config import Config, LabelledData, ModuleData, TextData
+from dist_mp.config import Config, LabelledData, ModuleData, PairsData, TextData
 from dist_mp.data.arrays import array_dataset
 from dist_mp.data.base import Dataset
 from dist_mp.data.custom import custom_dataset
 from dist_mp.data.images import cifar_dataset, idx_dataset
+from dist_mp.data.pairs import PairDataset
 from dist_mp.data.reviews import ReviewDataset
 from dist_mp.data.shots import ShotDataset
 from dist_mp.data.text import TextDataset
@@ -23,6 +24,8 @@ def open_dataset(config: Config) -> Dataset:
         return TextDataset(config.data)
     if isinstance(config.data, LabelledData):
         return _labelled(config.data, config.seed)
+    if isinstance(config.data, PairsData):
+        return PairDataset(config.data, config.seed)
     if isinstance(config.data, ModuleData):
         return custom_dataset(config, config.data.factory)
     return ShotDataset.from_config(config)

@@ -8,13 +8,22 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dist_mp.config import ClassifierModel, Config, ConvolutionalModel, DisruptionModel, LanguageModel, PythonModel
+from dist_mp.config import (
+    ClassifierModel,
+    Config,
+    ConvolutionalModel,
+    DisruptionModel,
+    LanguageModel,
+    PythonModel,
+    TranslationModel,
+)
 from dist_mp.data.base import DataSpec
 from dist_mp.model.base import Task
 from dist_mp.model.classifier import ClassifierTask
 from dist_mp.model.convolutional import ConvolutionalTask
 from dist_mp.model.disruption import DisruptionTask
 from dist_mp.model.language import LanguageTask
+from dist_mp.model.translation import TranslationTask
 from dist_mp.model.user import UserTask
 
 
@@ -33,6 +42,8 @@ def build_task(config: Config, spec: DataSpec, compute_dtype: str) -> Task:
             return ClassifierTask(config.model, spec, config.seed, compute_dtype)
         case ConvolutionalModel():
             return ConvolutionalTask(config.model, spec, config.seed, compute_dtype)
+        case TranslationModel():
+            return TranslationTask(config.model, spec, config.seed, compute_dtype)
         case PythonModel():
             return UserTask(config.model, spec, config.seed, compute_dtype)
 

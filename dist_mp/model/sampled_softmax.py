@@ -1,10 +1,13 @@
 """Cross-entropy over a sample of the vocabulary, for training with many words.
 
-The sum of the softmax over V words is estimated: the target's term stands as it is, and those of the others by S words
-drawn from a distribution Q, each divided by how often Q gives it (importance sampling, Bengio and Senecal 2003; with
-the target among the words as in Jean et al. 2015, arXiv 1412.2007, and Jozefowicz et al. 2016, arXiv 1602.02410, who
-lower the target's logit too). The estimate of the sum is unbiased, so that the gradient nears that of the full softmax
-as S grows. Q falls as the words' ranks rise, so words must be numbered from the most frequent on, as
+The target has to be told from S words drawn from a distribution Q: a softmax over these S + 1 words, the logit of each
+lowered by the logarithm of how often Q gives it (Jean et al. 2015, arXiv 1412.2007; Jozefowicz et al. 2016, arXiv
+1602.02410, section 3.1). Words are drawn with replacement, and a draw of the target stays in the sample: then the
+minimum over all models is that of the full softmax for any S (Ma and Collins 2018, arXiv 1809.01812), and the gradient
+nears the full one as S grows. Without the target's own correction the sum of the softmax would be estimated without
+bias, but its logarithm too low, which training exploits: measured, docs/decisions.md.
+
+Q falls as the words' ranks rise, so words must be numbered from the most frequent on, as
 :class:`dist_mp.data.vocabulary.Vocabulary` does. Legend of shapes: R rows (B * T), N cells, V words, S samples.
 """
 
@@ -35,29 +38,18 @@ def log_expected_count(drawn: tf.Tensor, samples: int, words: int, dtype: tf.DTy
 
 
 @tf.function(jit_compile=True, autograph=False)
-def _log_normalizers(
-    true: tf.Tensor, others: tf.Tensor, corrections: tf.Tensor, targets: tf.Tensor, drawn: tf.Tensor
-) -> tf.Tensor:
-    """Logarithm [R] of the sum over the target and the samples that are not the target."""
+def _log_normalizers(true: tf.Tensor, others: tf.Tensor, corrections: tf.Tensor) -> tf.Tensor:
+    """Logarithm [R] of the sum over the corrected logits of the target [R] and of the samples [R, S]."""
     wide = tf.cast(others, true.dtype) - corrections
-    wide = tf.where(drawn[None] == targets[:, None], true.dtype.min, wide)
     largest = tf.maximum(true, tf.reduce_max(wide, axis=1))
     return largest + tf.math.log(tf.exp(true - largest) + tf.reduce_sum(tf.exp(wide - largest[:, None]), axis=1))
 
 
 @tf.function(jit_compile=True, autograph=False)
-def _errors(
-    others: tf.Tensor,
-    corrections: tf.Tensor,
-    targets: tf.Tensor,
-    drawn: tf.Tensor,
-    normalizers: tf.Tensor,
-    upstream: tf.Tensor,
-) -> tf.Tensor:
-    """Softmax of the samples [R, S] times `upstream` of the row, rounded once; 0 where a sample is the target."""
+def _errors(others: tf.Tensor, corrections: tf.Tensor, normalizers: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
+    """Softmax of the samples [R, S] times `upstream` of the row, rounded once."""
     wide = tf.cast(others, normalizers.dtype) - corrections - normalizers[:, None]
-    errors = tf.exp(wide) * upstream[:, None]
-    return tf.cast(tf.where(drawn[None] == targets[:, None], tf.zeros_like(errors), errors), others.dtype)
+    return tf.cast(tf.exp(wide) * upstream[:, None], others.dtype)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -74,8 +66,9 @@ def sampled_softmax_losses(
         drawn: words of :func:`log_uniform_words`, int32 [S], the same for all rows.
 
     Returns:
-        Losses [R], float32 (float64 where the products are), in the mean a little lower than those of the full softmax.
-        Gradients come in the compute dtype; those of kernel and bias are dense.
+        Losses [R], float32 (float64 where the products are): the logarithm of the sum less the target's logit as it
+        stands, so that they near those of the full softmax as S grows. Gradients come in the compute dtype; those of
+        kernel and bias are dense.
     """
     words, exact = kernel.shape[1], exact_dtype(h.dtype)
     samples = drawn.shape[0]
@@ -83,18 +76,19 @@ def sampled_softmax_losses(
     chosen = tf.concat([drawn, targets], axis=0)
     columns = embed(tf.transpose(kernel), chosen)
     biases = embed(bias[:, None], chosen)[:, 0]
-    corrections = log_expected_count(drawn, samples, words, exact)
+    corrections = log_expected_count(chosen, samples, words, exact)
     others = tf.matmul(h, columns[:samples], transpose_b=True) + biases[:samples]
     true = tf.reduce_sum(tf.cast(h, exact) * tf.cast(columns[samples:], exact), axis=1)
     true += tf.cast(biases[samples:], exact)
 
     @tf.custom_gradient
     def run(true: tf.Tensor, others: tf.Tensor) -> tuple:
-        normalizers = _log_normalizers(true, others, corrections, targets, drawn)
+        corrected, of_samples = true - corrections[samples:], corrections[:samples]
+        normalizers = _log_normalizers(corrected, others, of_samples)
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            errors = _errors(others, corrections, targets, drawn, normalizers, upstream)
-            return (tf.exp(true - normalizers) - 1.0) * upstream, errors
+            errors = _errors(others, of_samples, normalizers, upstream)
+            return (tf.exp(corrected - normalizers) - 1.0) * upstream, errors
 
         return normalizers - true, gradient
 

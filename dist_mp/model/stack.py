@@ -64,18 +64,21 @@ class RecurrentStack(keras.layers.Layer):
         recompute: bool = False,
         cell: str = "lstm",
         projection: int | None = None,
+        name: str | None = None,
     ) -> None:
         """Create the layers for inputs of so many features; the initializers are made for each variable's name.
 
-        `recompute` and `projection` (of LSTM layers) are those of :class:`dist_mp.model.lstm.LSTM`.
+        `recompute` and `projection` (of LSTM layers) are those of :class:`dist_mp.model.lstm.LSTM`;
+        `name` (by default the kind of cell) tells several stacks of a model apart.
         """
-        super().__init__(name=cell, dtype=dtype)
+        name = name or cell
+        super().__init__(name=name, dtype=dtype)
         self.dropout = dropout
         self.features = projection or units
         self.layers = [
             make_layer(
                 cell,
-                f"{cell}_{i}",
+                f"{name}_{i}",
                 units,
                 features if i == 0 else self.features,
                 kernel_initializer,
@@ -97,12 +100,18 @@ class RecurrentStack(keras.layers.Layer):
         """Zeros for each layer: h [rows, N] in the compute dtype and c [rows, N] float32, of a GRU h float32."""
         return [state for layer in self.layers for state in layer.get_initial_state(rows)]
 
-    def call(self, x: tf.Tensor, state: State, training: bool, seed: tf.Tensor) -> tuple[tf.Tensor, State]:
-        """Outputs [T, B, N] of the last layer for x [T, B, D], and the state after the last step."""
+    def call(
+        self, x: tf.Tensor, state: State, training: bool, seed: tf.Tensor, mask: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, State]:
+        """Outputs [T, B, N] of the last layer for x [T, B, D], and the state after the last step.
+
+        Where `mask` (bool [T, B]) is false the states are carried over unchanged.
+        """
         rate = self.dropout if training else 0.0
         after: State = []
         for i, layer in enumerate(self.layers):
             before = state[len(after) : len(after) + len(layer.state_dtypes())]
-            x, states = layer.run(stateless_dropout(x, rate, seed, salt=i), before)
+            x = stateless_dropout(x, rate, seed, salt=i)
+            x, states = layer.run(x, before) if mask is None else layer.sequence(x, before, mask)
             after += states
         return stateless_dropout(x, rate, seed, salt=len(self.layers)), after

@@ -18,6 +18,7 @@ from dist_mp.model.base import State, Task, reset_rows
 from dist_mp.train.alarms import ShotTrace, TraceParts, join_traces
 from dist_mp.train.classification import classification_metrics
 from dist_mp.train.roc import ShotMaxima, WarningRules, roc, shot_maxima
+from dist_mp.train.tokens import TokenCollector
 
 
 class Collector(Protocol):
@@ -118,7 +119,7 @@ class ClassCollector:
         return classification_metrics(labels, scores)
 
     def gathered(self, world: World) -> tuple[NDArray, NDArray, NDArray]:
-        """Numbers [N], labels [N] and scores [N, classes] of all samples by rising number, on every rank. Collective."""
+        """Numbers [N], labels [N] and scores [N, classes] of all samples, by rising number. Collective."""
         own = tuple(np.concatenate(column) for column in (self._numbers, self._labels, self._scores))
         numbers, labels, scores = (np.concatenate(c) for c in zip(*world.allgather(own), strict=True))
         order = np.argsort(numbers, kind="stable")
@@ -160,10 +161,14 @@ class Evaluator:
         self._seed = tf.zeros(2, tf.int32)
         self.collector = make_collector(split)
         """What the last run collected."""
+        self.evaluated: Split | None = None
+        """What the last run was of."""
         self.loss = math.nan
         """Mean loss of the last run."""
         self.weight = 0.0
         """Valid steps, or samples, of the last run."""
+        self.before_window: Callable[[], None] = lambda: None
+        """Called before each window, on every rank; may raise, on all ranks at once, to end an evaluation early."""
 
     def run(self, split: Split | None = None) -> dict[str, float]:
         """Mean loss and metrics of `split`, or of the one given at first: the same numbers on every rank."""
@@ -173,6 +178,7 @@ class Evaluator:
         losses, weight = ExactSum(), ExactSum()
         state = self._task.initial_state(rows)
         for batch in split.batches(0, rows * world.size, world.rank * rows, rows):
+            self.before_window()
             arrays = (batch.inputs, batch.targets, batch.weight, batch.reset)
             row_losses, scores, state = self._forward(*map(tf.constant, arrays), state)
             losses.add(row_losses.numpy())
@@ -181,6 +187,7 @@ class Evaluator:
                 self.collector.add(batch, scores.numpy())
         self.weight = weight.over_ranks(world)
         self.loss = losses.over_ranks(world) / max(self.weight, 1.0)
+        self.evaluated = split
         return {"loss": self.loss} | self.collector.metrics(world, self.loss)
 
     @tf.function
@@ -201,6 +208,8 @@ def collector_for(spec: DataSpec) -> Callable[[Split], Collector]:
     def make(split: Split) -> Collector:
         if isinstance(split, ShotSplit):
             return ShotCollector(split.settings, split)
+        if spec.target_vocabulary:
+            return TokenCollector()
         if spec.classes:
             return ClassCollector(spec.classes)
         return PerplexityCollector()
