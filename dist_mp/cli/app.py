@@ -39,6 +39,7 @@ def make_app() -> typer.Typer:
     app.command("logs", short_help="The log of a submitted job.")(jobs.logs)
     app.command("cancel", short_help="End a submitted job.")(jobs.cancel)
     app.command("watch", short_help="Show runs as they go.")(watch.watch)
+    app.command("report", short_help="One page that shows what runs came to.")(watch.report)
     app.add_typer(config.make_app(), name="config")
     app.add_typer(data.make_app(), name="data")
     app.add_typer(bench.make_app(), name="bench")

@@ -26,3 +26,23 @@ def watch(
     from dist_mp.experiments.watch import watch as show
 
     show(chosen_runs(runs or []), Console(), once=once, interval_seconds=interval)
+
+
+def report(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RUN]...", help="Run folders (default: the newest in runs/).", show_default=False),
+    ] = None,
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="Where the page goes.")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Write one page that shows what runs came to: curves, time, ranks, bytes, settings, environment.
+
+    The page is a single HTML file that needs no network. Runs that still go are shown as far as they are.
+    """
+    from dist_mp.experiments.report.page import write_report
+    from dist_mp.experiments.run_reader import chosen_runs
+
+    size = write_report(chosen_runs(runs or []), out)
+    print(f"{out} ({size / 1e6:.1f} MB)")
