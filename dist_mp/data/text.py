@@ -16,8 +16,12 @@ from numpy.typing import NDArray
 from dist_mp.config import TextData
 from dist_mp.data.base import Batch, Dataset, DataSpec, Split
 from dist_mp.data.corpus import is_corpus, open_corpus
+from dist_mp.data.slots import Pieces, SlotPlan
 from dist_mp.data.vocabulary import END_OF_SENTENCE, PARTS, Vocabulary, find_files
 from dist_mp.errors import UserError
+
+STRETCH_WINDOWS = 32
+"""Windows after which the evaluation of a text begins from a state of zero again."""
 
 
 def read_words(path: Path, limit: int | None = None) -> list[str]:
@@ -59,8 +63,8 @@ class TextSplit(Split):
     reset at the beginning of an epoch and carried from window to window. Rows differ by one word at most; what they
     lack in the last window has weight 0. The order is that of the text in every epoch.
 
-    The sum of weights is N for any number of rows and ranks. The perplexity still depends on the number of rows, in
-    that the first words of each stretch are predicted without the past; compare at the same number of global rows.
+    The sum of weights is N for any number of rows and ranks. The first words of each row are predicted without the
+    past: an epoch depends a little on the number of rows.
     """
 
     def __init__(
@@ -130,12 +134,61 @@ class TextSplit(Split):
             )
 
 
+class StretchSplit(Split):
+    """One text in stretches of a fixed length, dealt to slots: for evaluation, the same on any number of rows.
+
+    Each stretch begins from a state of zero and is gone through window by window (:mod:`dist_mp.data.slots`). What is
+    predicted of a word therefore depends on the text alone, and so does the perplexity.
+    """
+
+    def __init__(self, tokens: NDArray[np.int32], length: int, windows: int = STRETCH_WINDOWS) -> None:
+        """Take the numbers of a text's words, at least two, the window T, and how many windows a stretch has."""
+        self.tokens = tokens
+        self._length, self._stretch = length, length * windows
+        self._last_plan: tuple[int, SlotPlan] | None = None
+
+    @property
+    def predictions(self) -> int:
+        """Words that are predicted."""
+        return len(self.tokens) - 1
+
+    def _plan(self, global_rows: int) -> SlotPlan:
+        if self._last_plan is None or self._last_plan[0] != global_rows:
+            begins = np.arange(0, self.predictions, self._stretch)
+            lengths = np.minimum(self._stretch, self.predictions - begins)
+            self._last_plan = global_rows, Pieces.whole(lengths).plan(self._length, global_rows)
+        return self._last_plan[1]
+
+    def steps(self, epoch: int, global_rows: int) -> int:
+        """Global batches."""
+        return self._plan(global_rows).steps
+
+    def batches(self, epoch: int, global_rows: int, first_row: int, rows: int, start_step: int = 0) -> Iterator[Batch]:
+        """See :class:`Split`. `Batch.sequence` numbers the stretches; the inputs at padding are word 0."""
+        if not 0 <= first_row <= first_row + rows <= global_rows:
+            raise ValueError(f"rows {first_row} to {first_row + rows} are not within {global_rows}")
+        plan, mine = self._plan(global_rows), slice(first_row, first_row + rows)
+        for step in range(start_step, plan.steps):
+            sequence, position = plan.sequence[step, mine], plan.position[step, mine]
+            begin = np.maximum(sequence, 0).astype(np.int64) * self._stretch + position
+            valid = np.arange(self._length) < plan.valid[step, mine][:, None]
+            at = np.where(valid, begin[:, None] + np.arange(self._length), 0)
+            yield Batch(
+                inputs=np.where(valid, self.tokens[at], 0).astype(np.int32),
+                targets=np.where(valid, self.tokens[at + 1], 0).astype(np.int32),
+                weight=valid.astype(np.float32),
+                reset=plan.reset[step, mine].copy(),
+                sequence=sequence.copy(),
+                position=position.copy(),
+            )
+
+
 class TextDataset(Dataset):
     """A corpus with its vocabulary and its three splits."""
 
     train: TextSplit
-    valid: TextSplit
-    test: TextSplit
+    valid: StretchSplit
+    test: StretchSplit
 
     def __init__(self, settings: TextData) -> None:
         """Read and encode the three files of `settings.path`, or map what was encoded before."""
@@ -144,9 +197,9 @@ class TextDataset(Dataset):
         self._folder = Path(settings.path)
         tokens = self._prepared(settings) if is_corpus(self._folder) else self._encoded(settings)
         self.spec = DataSpec(length=settings.length, vocabulary=len(self.vocabulary))
-        splits = {part: TextSplit(tokens[part], settings.length) for part in PARTS}
-        self.train, self.valid, self.test = (splits["train"], splits["valid"], splits["test"])
-        self._tokens = {part: len(split.tokens) for part, split in splits.items()}
+        self.train = TextSplit(tokens["train"], settings.length)
+        self.valid, self.test = (StretchSplit(tokens[part], settings.length) for part in ("valid", "test"))
+        self._tokens = {part: len(tokens[part]) for part in PARTS}
 
     def _encoded(self, settings: TextData) -> dict[str, NDArray[np.int32]]:
         words = {part: read_words(path, settings.limit_tokens) for part, path in find_files(self._folder).items()}

@@ -55,6 +55,9 @@ def _float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
 for _tag, _pattern, _first in _CORE_SCHEMA:
     _Loader.add_implicit_resolver(_tag, re.compile(f"^{_pattern}$"), _first)
     _Dumper.add_implicit_resolver(_tag, re.compile(f"^{_pattern}$"), _first)
+_Dumper.add_representer(
+    list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True)
+)
 _Loader.add_constructor("tag:yaml.org,2002:int", _int)
 _Loader.add_constructor("tag:yaml.org,2002:float", _float)
 

@@ -144,6 +144,9 @@ def type_text(schema: Mapping[str, Any]) -> str:
         return " or ".join(type_text(choice) for choice in schema["anyOf"])
     if "enum" in schema:
         return f"one of {', '.join(map(str, schema['enum']))}"
+    if schema.get("type") == "array":
+        kind, _, limits = type_text(schema["items"]).partition(" ")
+        return f"list of {kind}s {limits}".strip()
     if "pattern" in schema:
         return f"text that matches {schema['pattern']}"
     words = {"integer": "integer", "number": "number", "boolean": "true or false", "string": "text", "null": "null"}

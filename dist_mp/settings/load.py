@@ -199,8 +199,11 @@ class _Reader:
         return config
 
     def _key(self, location: Sequence[str | int]) -> str:
-        """The dotted key of an error's location, which names the chosen kind after a section of several."""
-        names = [str(part) for part in location]
+        """The dotted key of an error's location, which names the chosen kind after a section of several.
+
+        A place in a list is left out: the key is that of the list.
+        """
+        names = [str(part) for part in location if not isinstance(part, int)]
         if len(names) > 1 and names[0] in self._table.kinds:
             del names[1]
         return ".".join(names)
@@ -268,7 +271,7 @@ def _get(config: Config, path: str) -> Any:
 
 def _article(type_text: str) -> str:
     """``an integer``, ``a number``; texts and choices stand alone."""
-    return {"i": "an ", "n": "a "}.get(type_text[0], "") + type_text
+    return {"i": "an ", "n": "a ", "l": "a "}.get(type_text[0], "") + type_text
 
 
 def _shown(value: object) -> str:

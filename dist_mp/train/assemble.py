@@ -9,8 +9,7 @@ from dist_mp import __version__
 from dist_mp.codec.table import codec_by_name
 from dist_mp.comm.world import World
 from dist_mp.config import Config
-from dist_mp.data.base import Dataset, DataSpec, Split
-from dist_mp.data.shots import ShotSplit
+from dist_mp.data.base import Dataset
 from dist_mp.exchange.allreduce import Allreduce
 from dist_mp.exchange.graph import GraphExchange
 from dist_mp.exchange.plan import check_fingerprint, fingerprint, plan_buckets
@@ -19,7 +18,7 @@ from dist_mp.precision.loss_scale import LossScale
 from dist_mp.precision.master import MasterWeights
 from dist_mp.precision.policy import Precision, host_features, resolve_precision
 from dist_mp.schedule import worker_rate
-from dist_mp.train.evaluate import ClassCollector, Collector, Evaluator, PerplexityCollector, ShotCollector
+from dist_mp.train.evaluate import Evaluator, collector_for
 from dist_mp.train.loop import Parts
 from dist_mp.train.step import TrainStep
 from dist_mp.train.trace import StepTrace
@@ -62,7 +61,7 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
         accumulate=config.train.accumulation > 1,
         loss_known=None if trace is None else trace.loss_known,
     )
-    evaluator = Evaluator(world, config, task, dataset.valid, _collector(dataset.spec, dataset.valid))
+    evaluator = Evaluator(world, config, task, dataset.valid, collector_for(dataset.spec))
     feedback = " with error feedback" if config.exchange.error_feedback else ""
     exchange = f"{codec.name} on the wire{feedback}, {algorithm}, {len(plan)} bucket{'s' if len(plan) > 1 else ''}"
     return Parts(
@@ -72,14 +71,6 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
 
 def _algorithm(config: Config) -> str:
     return "shared" if config.exchange.algorithm == "auto" else config.exchange.algorithm
-
-
-def _collector(spec: DataSpec, split: Split) -> Collector:
-    if isinstance(split, ShotSplit):
-        return ShotCollector(split.settings, split)
-    if spec.classes:
-        return ClassCollector()
-    return PerplexityCollector()
 
 
 def _resolve(config: Config) -> Precision:

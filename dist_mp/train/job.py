@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import platform
+import signal
 import time
 from pathlib import Path
 
@@ -12,99 +13,137 @@ from dist_mp.comm.abort import abort_on_exception, fail
 from dist_mp.comm.world import World
 from dist_mp.config import Config
 from dist_mp.data.open import open_dataset
-from dist_mp.errors import UserError
+from dist_mp.errors import EXIT_STOPPED, UserError
 from dist_mp.log import rank_logging
+from dist_mp.train.checkpoint_files import open_checkpoint
 from dist_mp.train.framework import import_tensorflow
 from dist_mp.train.records import RecordWriter, SummaryRecord
+from dist_mp.train.run_folder import RunFolder, RunRequest, open_run_folder, write_text
+from dist_mp.train.stopping import StopRequest
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
-def run(config: Config) -> int:
-    """Train as one of the ranks that mpirun or srun started, or alone; returns the exit status.
+def run(config: Config, request: RunRequest | None = None) -> int:
+    """Train as one of the ranks that mpirun or srun started, or alone.
 
     A user's mistake ends all ranks with status 2 and one line; any other exception ends them with its traceback.
+
+    Args:
+        config: the settings.
+        request: the run to continue; None for a new one.
+
+    Returns:
+        The exit status: 0, or :data:`dist_mp.errors.EXIT_STOPPED` where a signal asked to stop and the state was saved.
     """
-    world = World.open()
-    abort_on_exception(world)
-    with world:
-        try:
-            _train(world, config)
-        except UserError as error:
-            fail(world, error)
+    with StopRequest() as stop:
+        world = World.open()
+        abort_on_exception(world)
+        with world:
+            try:
+                return _train(world, config, request or RunRequest(), stop)
+            except UserError as error:
+                fail(world, error)
     return 0
 
 
-def _train(world: World, config: Config) -> None:
+def _train(world: World, config: Config, request: RunRequest, stop: StopRequest) -> int:
     begin = time.perf_counter()
     settings.resolve_batch(config, world.size)
     world.watch(config.exchange.timeout_seconds)
+    continued = claim(world, config, request) if request.folder is not None else None
     # TensorFlow takes seconds to import and fixes its threads when first used.
     dataset = open_dataset(config)
     import_tensorflow(config.threads, world.local_rank)
 
     from dist_mp.train.assemble import assemble, header
+    from dist_mp.train.checkpoint import Checkpointer
+    from dist_mp.train.final import finish
     from dist_mp.train.loop import Trainer
-    from dist_mp.train.progress import ProgressDisplay, make_console, print_header, print_summary
+    from dist_mp.train.progress import ProgressDisplay, make_console, print_header, print_summary, say
+    from dist_mp.train.state import Position, restore
     from dist_mp.train.watchers import check_watch, open_sinks, start_record
 
     check_watch(config.watch, config.name)
     parts = assemble(world, config, dataset)
-    folder = make_run_folder(world, config)
+    run = continued or claim(world, config, request)
+    folder, start, states = run.path, Position(), None
+    if run.checkpoint is not None:
+        same_scale = run.checkpoint.config().loss_scale == config.loss_scale
+        states, changes = restore(parts, run.checkpoint, keep_scale=same_scale)
+        start = Position.of(run.checkpoint.manifest)
+        run.notes.extend(["; ".join(changes)] if changes else [])
     rank_logging(folder, world.rank)
     console = make_console() if world.rank == 0 else None
     facts = header(parts)
+    if run.checkpoint is not None:
+        facts["resumed"] = f"after step {start.step}, {start.epoch} epochs are over ({run.checkpoint.folder.name})"
     print_header(console, facts | {"run folder": str(folder), "host": platform.node()})
+    if world.rank == 0:
+        for note in run.notes:
+            say(console, f"note: {note}")
     if parts.trace is not None:
         world.barrier()
         parts.trace.open(folder / "timeline", world.rank)
     sinks = open_sinks(world, config.watch, folder)
-    with RecordWriter(folder / "metrics.jsonl" if world.rank == 0 else None, sinks) as records:
-        records.write(start_record(parts, facts))
-        with ProgressDisplay(console, config.train.epochs, config.watch) as display:
-            summary = Trainer(parts, records, display).run(str(folder), begin)
-        records.write(summary)
+    try:
+        with RecordWriter(folder / "metrics.jsonl" if world.rank == 0 else None, sinks) as records:
+            records.write(start_record(parts, facts, start.step))
+            with ProgressDisplay(console, config.train.epochs, config.watch) as display:
+                trainer = Trainer(
+                    parts,
+                    records,
+                    display,
+                    checkpointer=Checkpointer(world, config.checkpoint, folder),
+                    stop=stop,
+                    start=start if run.checkpoint is not None else None,
+                    states=states,
+                )
+                summary = trainer.run(str(folder), begin)
+            if summary is not None:
+                summary = finish(parts, folder, summary)
+                records.write(summary)
+                if world.rank == 0:
+                    write_summary(folder, summary)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise UserError(
+            f"{folder}: cannot be written: {error.strerror}; its checkpoints are as they were: make room and go on "
+            f"with --resume {folder}"
+        ) from error
     parts.allreduce.close()
     if parts.trace is not None:
         parts.trace.close()
-    if world.rank == 0:
-        write_summary(folder, summary)
+    if summary is None:
+        name = signal.Signals(trainer.stopped_by).name
+        say(console, f"stopped by {name}; the state is saved: dist-mp run -n {world.size} --resume {folder}")
+        return EXIT_STOPPED
     print_summary(console, summary)
+    return 0
 
 
-def make_run_folder(world: World, config: Config) -> Path:
-    """Make a new folder for this run on rank 0, write the settings into it, and tell all ranks its name.
+def claim(world: World, config: Config, request: RunRequest) -> RunFolder:
+    """Open the folder of the run on rank 0, which keeps its lock, and tell all ranks what is in it. Collective.
 
     Raises:
-        UserError: the folder cannot be made or written.
+        UserError: see :func:`dist_mp.train.run_folder.open_run_folder`; on all ranks.
     """
-    answer: Path | str = ""
+    own, answer = None, None
     if world.rank == 0:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
         try:
-            answer = _new_folder(Path(config.run_folder), f"{config.name}-{stamp}")
-            (answer / "config.yaml").write_text(settings.dump(config), encoding="utf-8")
-        except OSError as error:
-            answer = f"run_folder {config.run_folder}: cannot write there ({error.strerror}); name another"
-    answer = world.broadcast(answer)
-    if isinstance(answer, str):
-        raise UserError(answer)
-    return answer
-
-
-def _new_folder(parent: Path, name: str) -> Path:
-    parent.mkdir(parents=True, exist_ok=True)
-    for number in range(1000):
-        folder = parent / (name if number == 0 else f"{name}-{number}")
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            continue
-        (folder / "logs").mkdir()
-        return folder
-    raise OSError(None, "a thousand folders of this name exist")
+            own = open_run_folder(config, request)
+            answer = own.path, own.checkpoint.folder if own.checkpoint else None, ""
+        except UserError as error:
+            answer = Path(), None, str(error)
+    path, checkpoint, problem = world.broadcast(answer)
+    if problem:
+        raise UserError(problem)
+    if own is not None:
+        return own
+    return RunFolder(path, open_checkpoint(checkpoint, check_files=False) if checkpoint else None)
 
 
 def write_summary(folder: Path, summary: SummaryRecord) -> None:
     """Write `summary.json` whole or not at all."""
-    partial = folder / "summary.json.partial"
-    partial.write_text(summary.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, folder / "summary.json")
+    write_text(folder / "summary.json", summary.model_dump_json(indent=2) + "\n")

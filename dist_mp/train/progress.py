@@ -139,7 +139,7 @@ def print_summary(console: Console | None, summary: SummaryRecord) -> None:
     if console is None:
         return
     sent = f"{summary.sent_bytes_per_step:,.0f} bytes for {summary.gradient_numbers:,} gradients"
-    facts = {f"held-out {name}": f"{value:.4f}" for name, value in summary.metrics.items()} | {
+    facts = {_metric(name): f"{value:.4f}" for name, value in summary.metrics.items()} | {
         "steps": f"{summary.applied_steps} applied, {summary.skipped_steps} skipped",
         "loss scale": f"{summary.loss_scale:g}",
         "sent a step": sent,
@@ -150,3 +150,7 @@ def print_summary(console: Console | None, summary: SummaryRecord) -> None:
     }
     say(console, "summary")
     print_header(console, {f"  {name}": value for name, value in facts.items()})
+
+
+def _metric(name: str) -> str:
+    return f"test {name.removeprefix('test_')}" if name.startswith("test_") else f"held-out {name}"

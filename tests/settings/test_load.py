@@ -113,6 +113,11 @@ def test_every_bundled_configuration_is_valid(name: str) -> None:
             "data: {kind: [text]}\n",
             ":1: data.kind: must be one of campaign, labelled, module, shots, text, got ['text']",
         ),
+        (
+            "evaluation:\n  deadlines_ms: [30, -1]\n",
+            ":2: evaluation.deadlines_ms: must be a list of numbers > 0, got -1",
+        ),
+        ("evaluation: {deadlines_ms: 30}\n", ":1: evaluation.deadlines_ms: must be a list of numbers > 0, got 30"),
         ("train: 3\n", ":1: train: must be a section with `key: value` lines of its own, got 3"),
         ("data:\n", ":1: data: must be a section with `key: value` lines of its own, got nothing (null)"),
         ("data: {min_steps: 9, max_steps: 8}\n", ":1: data: min_steps must not exceed max_steps, got 9 > 8"),
@@ -228,6 +233,9 @@ def allowed(field: Field) -> st.SearchStrategy[Any]:
             )
         elif "pattern" in schema:
             choices.append(st.from_regex(schema["pattern"], fullmatch=True).filter(lambda text: "\n" not in text))
+        elif schema["type"] == "array":
+            assert schema["items"] == {"exclusiveMinimum": 0, "type": "number"}
+            choices.append(st.lists(st.floats(1e-9, 1e9), max_size=4))
         else:
             text = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=20)
             choices.append(text.filter(lambda value: value[:1] not in "'\""))
