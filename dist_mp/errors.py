@@ -12,3 +12,6 @@ class UserError(Exception):
 
 
 EXIT_USER_ERROR = 2
+
+EXIT_STOPPED = 75
+"""A signal asked a run to stop, and its state was saved: it can be resumed (EX_TEMPFAIL of sysexits.h)."""

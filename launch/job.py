@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
 from typing import IO, BinaryIO
 
@@ -20,19 +21,36 @@ from dist_mp.launch.mpirun import JobCommand
 from dist_mp.launch.processes import TAG, end_processes
 from dist_mp.launch.reaper import DONE
 
-GRACE_SECONDS = 20.0
-"""How long a job that was asked to end may take before it is killed."""
+GRACE_SECONDS = 300.0
+"""How long a job that was asked to end may take to save its state before it is killed."""
+STOPPED = 75
+"""Exit status of a job that saved its state because it was asked to end; its ranks have said so."""
 _HOLD_SECONDS = 0.5
 """How long the start of what may be a message of mpirun is held back."""
 _PR_SET_PDEATHSIG = 1
 
 
-def run_job(command: JobCommand) -> int:
-    """Run a job to its end; returns the exit status of dist-mp.
+@dataclass(frozen=True)
+class JobEnd:
+    """How a job ended."""
 
-    That is mpirun's status, or 128 + the signal that ended the job or that this process was asked to end with. All
-    output is passed on except mpirun's notes on how the job ended; those become one line on standard error, and none
-    at all where the status is 2 and a rank has said why.
+    status: int
+    """Exit status of dist-mp."""
+    asked: bool
+    """Whether this process was asked to end."""
+
+
+def run_job(command: JobCommand) -> int:
+    """Run a job to its end; returns the exit status of dist-mp. See :func:`watch_job`."""
+    return watch_job(command).status
+
+
+def watch_job(command: JobCommand) -> JobEnd:
+    """Run a job to its end.
+
+    The status is mpirun's, or 128 + the signal that ended the job or that this process was asked to end with, or 75
+    where it was asked to end and saved its state. All output is passed on except mpirun's notes on how the job ended;
+    those become one line on standard error, and none at all where the status is 2 or 75 and a rank has said why.
     """
     tag = uuid.uuid4().hex
     environment = {**os.environ, **command.environment, TAG: tag}
@@ -68,6 +86,8 @@ def run_job(command: JobCommand) -> int:
     ending = next((pump.filter.ending for pump in pumps if pump.filter.ending is not None), None)
     if status and ending is not None and ending.status:
         status = ending.status  # Hydra may return the status of a rank that it killed itself
+    if status == STOPPED:
+        return JobEnd(status, True)
     if asked and status:
         status = 128 + asked[0]
         print(f"dist-mp: ended by {signal.Signals(asked[0]).name}", file=sys.stderr)
@@ -75,7 +95,7 @@ def run_job(command: JobCommand) -> int:
         print(f"dist-mp: {ending or f'mpirun ended with status {status}'}", file=sys.stderr)
         if ending is not None and ending.signal is not None:
             status = 128 + int(ending.signal.split()[0])
-    return status
+    return JobEnd(status, bool(asked))
 
 
 class _Pump(threading.Thread):
@@ -116,7 +136,7 @@ class _Pump(threading.Thread):
 
 
 def _wait(process: subprocess.Popen[bytes], tag: str, asked: list[int]) -> None:
-    """Wait for mpirun; kill the job if it was asked to end twice, or once and takes too long."""
+    """Wait for mpirun; kill the job if it was interrupted twice, or was asked to end and takes too long."""
     deadline = None
     while True:
         try:
@@ -125,7 +145,7 @@ def _wait(process: subprocess.Popen[bytes], tag: str, asked: list[int]) -> None:
         except subprocess.TimeoutExpired:
             if asked and deadline is None:
                 deadline = time.monotonic() + GRACE_SECONDS
-            if len(asked) > 1 or (deadline is not None and time.monotonic() > deadline):
+            if asked.count(signal.SIGINT) > 1 or (deadline is not None and time.monotonic() > deadline):
                 end_processes(tag)
 
 
@@ -133,21 +153,22 @@ def _wait(process: subprocess.Popen[bytes], tag: str, asked: list[int]) -> None:
 def _passing_signals_on(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
     """Pass signals on to mpirun while inside; yields the list of those that asked the job to end.
 
-    SIGINT goes on as SIGTERM: on SIGINT every rank would print a traceback of its own.
+    They go on as SIGUSR1, which mpirun hands to every rank: a training run saves its state and ends, any other program
+    ends at once. SIGTERM and SIGINT would make mpirun kill the ranks.
     """
     asked: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
         del frame
         asked.append(number)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGUSR1)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         del frame
         process.send_signal(number)
 
-    handlers = {signal.SIGINT: end, signal.SIGTERM: end, signal.SIGHUP: end}
-    handlers |= {signal.SIGUSR1: pass_on, signal.SIGUSR2: pass_on}
+    handlers = {signal.SIGINT: end, signal.SIGTERM: end, signal.SIGHUP: end, signal.SIGUSR1: end}
+    handlers |= {signal.SIGUSR2: pass_on}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield asked

@@ -6,6 +6,8 @@ dynamic rule is the one that frameworks agreed on later: halve on an overflow, d
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 
 from dist_mp.config import LossScaleConfig
@@ -39,6 +41,25 @@ class LossScale:
     def at_floor(self) -> bool:
         """Whether the scale cannot fall any further (a constant scale never can)."""
         return not self.dynamic or float(self.scale) <= self._config.floor
+
+    def state(self) -> dict[str, float]:
+        """The scale and its counters, for a checkpoint."""
+        return {name: float(variable) for name, variable in self._variables().items()}
+
+    def load(self, state: Mapping[str, float]) -> None:
+        """Take over those of a checkpoint; what `state` lacks stays."""
+        for name, variable in self._variables().items():
+            if name in state:
+                variable.assign(variable.dtype.as_numpy_dtype(state[name]))
+
+    def _variables(self) -> dict[str, tf.Variable]:
+        return {
+            "scale": self.scale,
+            "clean_steps": self.clean_steps,
+            "skips_in_a_row": self.skips_in_a_row,
+            "skipped_steps": self.skipped_steps,
+            "applied_steps": self.applied_steps,
+        }
 
     def update(self, finite: tf.Tensor) -> None:
         """Count a step and move the scale; `finite` is a scalar bool, false where the step was skipped."""

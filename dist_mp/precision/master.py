@@ -50,16 +50,22 @@ class MasterWeights:
         """Take initial FP32 values (one array for each of `working`, equally shaped) and round them into `working`."""
         self.working = list(working)
         self.separate = enabled and any(v.dtype != "float32" for v in working)
-        for variable, value in zip(self.working, initial, strict=True):
-            variable.assign(tf.cast(value, variable.dtype))
         if self.separate:
             self.masters = [
                 keras.Variable(value, dtype="float32", name=f"master_{i}") for i, value in enumerate(initial)
             ]
         else:
             self.masters = self.working
+        self.load(initial)
         self.optimizer = make_optimizer(config)
         self.optimizer.build(self.masters)
+
+    def load(self, values: Sequence[NDArray[np.float32]]) -> None:
+        """Take over FP32 values, one array for each of the masters, and round them to the working copy."""
+        for master, variable, value in zip(self.masters, self.working, values, strict=True):
+            if self.separate:
+                master.assign(value)
+            variable.assign(tf.cast(value, variable.dtype))
 
     def apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> None:
         """Update the masters with FP32 gradients and round each once to the working copy (called in a graph)."""

@@ -88,7 +88,6 @@ class Manifest(BaseModel):
     metrics: dict[str, float] = Field(description="of the last evaluation")
     metric: float | None = Field(None, description="train.metric of these very weights, if they were evaluated")
     best: Best = Field(default_factory=Best)
-    metrics_bytes: int = Field(description="length of metrics.jsonl at this point (B)")
     config: dict[str, Any] = Field(description="settings of the run")
     files: dict[str, FileEntry] = Field(default_factory=dict)
 

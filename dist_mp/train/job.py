@@ -58,7 +58,6 @@ def _train(world: World, config: Config, request: RunRequest, stop: StopRequest)
 
     from dist_mp.train.assemble import assemble, header
     from dist_mp.train.checkpoint import Checkpointer
-    from dist_mp.train.final import finish
     from dist_mp.train.loop import Trainer
     from dist_mp.train.progress import ProgressDisplay, make_console, print_header, print_summary, say
     from dist_mp.train.state import Position, restore
@@ -101,7 +100,6 @@ def _train(world: World, config: Config, request: RunRequest, stop: StopRequest)
                 )
                 summary = trainer.run(str(folder), begin)
             if summary is not None:
-                summary = finish(parts, folder, summary)
                 records.write(summary)
                 if world.rank == 0:
                     write_summary(folder, summary)

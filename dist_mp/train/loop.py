@@ -1,131 +1,104 @@
-"""The training loop of a rank: batches in, steps, one control word a step, records out."""
+"""The training loop of a rank: batches in, steps, one control word a step, records and checkpoints out."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from dist_mp.comm.world import World
-from dist_mp.config import Config
-from dist_mp.data.base import Batch, Dataset
+from dist_mp.data.base import Batch
 from dist_mp.data.prefetch import Prefetcher
-from dist_mp.errors import UserError
-from dist_mp.exchange.allreduce import Allreduce
-from dist_mp.model.base import State, Task
-from dist_mp.precision.loss_scale import LossScale
-from dist_mp.precision.master import MasterWeights
-from dist_mp.precision.policy import Precision
+from dist_mp.model.base import State
 from dist_mp.schedule import learning_rate
-from dist_mp.train.evaluate import Evaluator
+from dist_mp.train.best import best_after, metric_name
+from dist_mp.train.checkpoint import Checkpointer
 from dist_mp.train.fingerprint import weights_hash
+from dist_mp.train.parts import Parts as Parts
 from dist_mp.train.progress import ProgressDisplay
 from dist_mp.train.rank_times import RankTimes
 from dist_mp.train.records import CheckRecord, EpochRecord, RecordWriter, StepRecord, SummaryRecord
-from dist_mp.train.step import TrainStep, Window
-from dist_mp.train.trace import StepTrace
+from dist_mp.train.skips import check_skips
+from dist_mp.train.state import Position, capture, rest_of_epoch
+from dist_mp.train.step import Window
+from dist_mp.train.stopping import Stopped, StopRequest
+from dist_mp.train.word import Flags, Spent, Word, exchange_words, rank_seconds, shares
 
 PREFETCHED_BATCHES = 4
-
-
-@dataclass
-class Parts:
-    """Everything that a rank trains with, put together by :mod:`dist_mp.train.assemble`."""
-
-    world: World
-    config: Config
-    dataset: Dataset
-    precision: Precision
-    exchange: str
-    """Codec, algorithm and buckets in words, for the header."""
-    task: Task
-    masters: MasterWeights
-    loss_scale: LossScale
-    allreduce: Allreduce
-    step: TrainStep
-    evaluator: Evaluator
-    trace: StepTrace | None = None
-    """Gets the phases of each step where the settings ask for a timeline."""
-
-
-class _Spent(NamedTuple):
-    """Seconds of this rank's last step."""
-
-    total: float = 0.0
-    exchange: float = 0.0
-    wait: float = 0.0
-    input: float = 0.0
-
-
-class _Word(NamedTuple):
-    """What every rank learns of the others once a step, as float64 columns [num_ranks]."""
-
-    next_weight: np.ndarray
-    has_next: np.ndarray
-    loss_sum: np.ndarray
-    total: np.ndarray
-    exchange: np.ndarray
-    wait: np.ndarray
-    input: np.ndarray
 
 
 class Trainer:
     """Trains and evaluates; all ranks run the same steps in the same order."""
 
-    def __init__(self, parts: Parts, records: RecordWriter, display: ProgressDisplay) -> None:
-        """Take the parts of a run; `records` and `display` do nothing on ranks other than 0."""
-        self._p = parts
-        self._records = records
-        self._display = display
+    def __init__(
+        self,
+        parts: Parts,
+        records: RecordWriter,
+        display: ProgressDisplay,
+        *,
+        checkpointer: Checkpointer | None = None,
+        stop: StopRequest | None = None,
+        start: Position | None = None,
+        states: list[State] | None = None,
+    ) -> None:
+        """Take the parts of a run; `records` and `display` do nothing on ranks other than 0.
+
+        Args:
+            parts: what to train with, all ranks in the same state.
+            records: gets the metrics.
+            display: shows progress.
+            checkpointer: writes checkpoints; None for none.
+            stop: says whether a signal asked the run to stop.
+            start: where a resumed run goes on.
+            states: recurrent state of each micro-batch there.
+        """
+        self._p, self._records, self._display = parts, records, display
         self._rank_times = RankTimes()
-        train = parts.config.train
-        self._rows = train.batch_size * train.accumulation
-        self._global_rows = self._rows * parts.world.size
-        self._step_number = 0
+        self._checkpointer, self._stop = checkpointer, stop or StopRequest()
+        self._at = start or Position()
+        self._states = states or []
+        self._first_step = self._at.step
+        self._saved = (self._at.step, self._at.epoch) if start else None
         self._sent_bytes = 0
         self._train_seconds = 0.0
-        self._rows_seen = 0
+        self.stopped_by = 0
+        """The signal that ended the run before its time, 0 for none."""
 
-    def run(self, run_folder: str, begin: float | None = None) -> SummaryRecord:
+    def run(self, run_folder: str, begin: float | None = None) -> SummaryRecord | None:
         """Train all epochs, evaluate, and return the summary (the same on every rank but for its own byte count).
 
-        `begin` is the start of the run by :func:`time.perf_counter`, if that was before now.
+        `begin` is the start of the run by :func:`time.perf_counter`, if that was before now. If a signal asked the run
+        to stop, its state is saved and there is no summary.
+
+        Raises:
+            UserError: the last checkpoint cannot be written, among others.
         """
         begin = time.perf_counter() if begin is None else begin
-        train = self._p.config.train
-        metrics: dict[str, float] = {}
-        for epoch in range(train.epochs):
-            if self._finished():
+        p, at = self._p, self._at
+        while at.epoch < p.config.train.epochs and not self._out_of_patience():
+            if self._finished() and not at.cursor:
                 break
             start = time.perf_counter()
-            steps, train_loss = self._epoch(epoch)
+            over = self._epoch()
             trained = time.perf_counter()
             self._train_seconds += trained - start
-            last = epoch + 1 == train.epochs or self._finished()
-            if last or (epoch + 1) % train.eval_every == 0:
-                metrics = self._p.evaluator.run()
-                record = EpochRecord(
-                    epoch=epoch,
-                    steps=steps,
-                    train_loss=train_loss,
-                    seconds=trained - start,
-                    evaluation_seconds=time.perf_counter() - trained,
-                    metrics=metrics,
-                )
-                self._records.write(record)
-                self._display.epoch(record)
+            if self.stopped_by or not self._evaluate(trained - start, over):
+                self._save()
+                return None
+            if not over:
+                break
+        if self._checkpointer is not None:
+            self._checkpointer.finish()
+        steps = max(at.step - self._first_step, 1)
         return SummaryRecord(
-            metrics=metrics,
-            applied_steps=int(self._p.loss_scale.applied_steps),
-            skipped_steps=int(self._p.loss_scale.skipped_steps),
-            loss_scale=float(self._p.loss_scale.scale),
-            sent_bytes_per_step=self._sent_bytes / max(self._step_number, 1),
-            gradient_numbers=sum(int(np.prod(v.shape)) for v in self._p.task.variables),
-            samples_per_second=self._rows_seen / max(self._train_seconds, 1e-9),
+            metrics=at.metrics,
+            applied_steps=int(p.loss_scale.applied_steps),
+            skipped_steps=int(p.loss_scale.skipped_steps),
+            loss_scale=float(p.loss_scale.scale),
+            sent_bytes_per_step=self._sent_bytes / steps,
+            gradient_numbers=sum(int(np.prod(v.shape)) for v in p.task.variables),
+            samples_per_second=(at.step - self._first_step) * p.global_rows / max(self._train_seconds, 1e-9),
             seconds=time.perf_counter() - begin,
             weights=self.check_weights(),
             run_folder=run_folder,
@@ -138,70 +111,163 @@ class Trainer:
         different = [rank for rank, other in enumerate(everyone) if other != everyone[0]]
         if different:
             raise RuntimeError(
-                f"after step {self._step_number} weights or loss scale of ranks {different} differ from rank 0's: "
+                f"after step {self._at.step} weights or loss scale of ranks {different} differ from rank 0's: "
                 f"{[everyone[rank] for rank in [0, *different]]}"
             )
-        self._records.write(CheckRecord(step=self._step_number, weights=own))
+        self._records.write(CheckRecord(step=self._at.step, weights=own))
         return own
 
     def _finished(self) -> bool:
         limit = self._p.config.train.max_steps
-        return limit is not None and self._step_number >= limit
+        return limit is not None and self._at.step >= limit
 
-    def _epoch(self, epoch: int) -> tuple[int, float]:
-        """One pass over the training data; returns its steps and its mean loss."""
-        p, first_row = self._p, self._p.world.rank * self._rows
-        self._display.begin_epoch(epoch, p.dataset.train.steps(epoch, self._global_rows))
-        source = p.dataset.train.batches(epoch, self._global_rows, first_row, self._rows)
-        states = [p.task.initial_state(p.config.train.batch_size) for _ in range(p.config.train.accumulation)]
-        first_step, loss_sum, weight_sum = self._step_number, 0.0, 0.0
+    def _out_of_patience(self) -> bool:
+        patience = self._p.config.train.patience
+        return patience is not None and self._at.best.waited >= patience
+
+    def _evaluate(self, seconds: float, over: bool) -> bool:
+        """What follows the training of an epoch; false where a signal came during the evaluation.
+
+        An epoch that the step limit cut short is saved before it is evaluated: resumed with a higher limit, the run
+        goes on as if it had not been cut.
+        """
+        p, at, train = self._p, self._at, self._p.config.train
+        if not over:
+            self._save(wait=False)
+        last = at.epoch + 1 == train.epochs or self._finished()
+        metric, best = None, at.best
+        if last or (at.epoch + 1) % train.eval_every == 0:
+            start = time.perf_counter()
+            try:
+                p.evaluator.before_window = self._check_stop
+                metrics = p.evaluator.run()
+            except Stopped:
+                return False
+            finally:
+                p.evaluator.before_window = lambda: None
+            record = EpochRecord(
+                epoch=at.epoch,
+                steps=at.steps_in_epoch,
+                train_loss=at.loss_sum / at.weight_sum if at.weight_sum else float("nan"),
+                seconds=seconds,
+                evaluation_seconds=time.perf_counter() - start,
+                metrics=metrics,
+            )
+            self._records.write(record)
+            self._display.epoch(record)
+            name = metric_name(train.metric, metrics)
+            at.metrics, metric = metrics, metrics[name]
+            at.best = best_after(best, name, metric, at.epoch)
+            if self._checkpointer is not None:
+                self._checkpointer.metric = name
+        if over:
+            at.epoch, at.cursor, at.loss_sum, at.weight_sum = at.epoch + 1, [], 0.0, 0.0
+            better = metric is not None and at.best is not best and at.best.waited == 0
+            last = last or self._out_of_patience()
+            if self._checkpointer is not None and (last or self._checkpointer.by_epoch(at.epoch, better=better)):
+                self._save(metric, wait=False)
+        return True
+
+    def _check_stop(self) -> None:
+        """Raise on all ranks where a signal asked any of them to stop; collective."""
+        self.stopped_by = int(self._p.world.agree(np.array([float(self._stop.number)])).max())
+        if self.stopped_by:
+            raise Stopped
+
+    def _save(self, metric: float | None = None, *, wait: bool = True) -> None:
+        """Copy the state for a checkpoint, which is written in the background unless this is to `wait` for it."""
+        p, at = self._p, self._at
+        if self._checkpointer is None:
+            return
+        if self._saved == (at.step, at.epoch):
+            if wait:
+                self._checkpointer.finish()
+            return
+        self._saved = at.step, at.epoch
+        self._checkpointer.save(capture(p, at, self._states if at.cursor else [], metric))
+        if wait:
+            self._checkpointer.finish()
+
+    def _epoch(self) -> bool:
+        """Train what is left of this epoch, or until something stops it; returns whether the epoch is over."""
+        p, at, config = self._p, self._at, self._p.config
+        if not self._states or not at.cursor:
+            micros = range(config.train.accumulation)
+            self._states = [p.task.initial_state(config.train.batch_size) for _ in micros]
+        split, first = rest_of_epoch(p, at)
+        if split is None:
+            return True
+        steps = split.steps(at.epoch, p.global_rows)
+        before_this = at.steps_in_epoch - first
+        self._display.begin_epoch(at.epoch, before_this + steps)
+        source = split.batches(at.epoch, p.global_rows, p.world.rank * p.rows, p.rows, first)
         prefetcher = Prefetcher(source, PREFETCHED_BATCHES)
         with prefetcher as batches:
             iterator = iter(batches)
             started = time.perf_counter()
-            batch, input_seconds = self._next(iterator)
-            word = self._agree(batch, 0.0, _Spent(input=input_seconds))
-            while batch is not None:
+            batch, input_seconds = (None, 0.0) if self._finished() else self._next(iterator)
+            word = self._agree(batch, 0.0, Spent(input=input_seconds))
+            while batch is not None and not self.stopped_by:
                 weight = float(word.next_weight.sum())
-                rate = learning_rate(p.config.schedule, self._step_number, epoch, p.world.size)
+                rate = learning_rate(config.schedule, at.step, at.epoch, p.world.size)
                 scale = float(p.loss_scale.scale)
-                p.world.watchdog.step = self._step_number
+                p.world.watchdog.step = at.step
                 before = p.allreduce.stats.snapshot()
-                p.allreduce.loss_scale = scale
-                own_loss, applied, norm, states = self._train_on(batch, states, weight, rate)
+                p.allreduce.loss_scale, p.allreduce.step = scale, at.step
+                own_loss, applied, norm, self._states = self._train_on(batch, self._states, weight, rate)
                 p.allreduce.settle(applied)
                 spent = p.allreduce.stats.since(before)
-                self._step_number += 1
+                at.step += 1
+                at.cursor[-1] = (p.global_rows, at.cursor[-1][1] + 1)
                 batch, input_seconds = (None, 0.0) if self._finished() else self._next(iterator)
                 now = time.perf_counter()
-                mine = _Spent(now - started, spent.exchange_seconds, spent.wait_seconds, input_seconds)
+                mine = Spent(now - started, spent.exchange_seconds, spent.wait_seconds, input_seconds)
                 word = self._agree(batch, own_loss, mine)
                 finished = time.perf_counter()
                 mean_loss = float(word.loss_sum.sum()) / max(weight, 1.0)
-                loss_sum += mean_loss * weight if applied else 0.0
-                weight_sum += weight if applied else 0.0
+                at.loss_sum += mean_loss * weight if applied else 0.0
+                at.weight_sum += weight if applied else 0.0
                 self._sent_bytes += spent.sent_bytes
-                self._rows_seen += self._global_rows
-                record = self._record(word, finished - started, weight, spent.sent_bytes)
-                record |= {"epoch": epoch, "loss": mean_loss, "learning_rate": rate, "loss_scale": scale}
-                step_in_epoch = self._step_number - 1 - first_step
-                self._report(StepRecord(**record, applied=applied, gradient_norm=norm), step_in_epoch)
+                self._rank_times.add(*rank_seconds(word))
+                self._report(
+                    StepRecord(
+                        step=at.step - 1,
+                        epoch=at.epoch,
+                        loss=mean_loss,
+                        learning_rate=rate,
+                        loss_scale=scale,
+                        applied=applied,
+                        gradient_norm=norm,
+                        seconds=finished - started,
+                        samples_per_second=p.global_rows / (finished - started),
+                        steps_per_second=weight / (finished - started),
+                        sent_bytes=spent.sent_bytes,
+                        **shares(word),
+                    )
+                )
                 started = finished
+                self._save_when_due(word, more=batch is not None)
         self._write_rank_times(last=True)
-        return self._step_number - first_step, loss_sum / weight_sum if weight_sum else float("nan")
+        return at.cursor[-1][1] >= steps
+
+    def _save_when_due(self, word: Word, more: bool) -> None:
+        """At the end of a step: complete the checkpoint under way, begin one in the middle of an epoch."""
+        if self._checkpointer is not None:
+            if word.written.all():
+                self._checkpointer.settle()
+            if more and not self.stopped_by and (word.due.any() or self._checkpointer.by_step(self._at.step)):
+                self._save(wait=False)
 
     def _next(self, batches: Iterator[Batch]) -> tuple[Batch | None, float]:
         start = time.perf_counter()
         return next(batches, None), time.perf_counter() - start
 
-    def _agree(self, batch: Batch | None, loss_sum: float, spent: _Spent) -> _Word:
-        """Exchange the control word: the only message of a step beside the gradients."""
-        weight = 0.0 if batch is None else float(batch.weight.sum(dtype=np.float64))
-        own = np.array([weight, float(batch is not None), loss_sum, *spent], dtype=np.float64)
-        word = _Word(*self._p.world.agree(own).T.copy())
-        if word.has_next.any() != word.has_next.all():
-            without = np.flatnonzero(word.has_next == 0).tolist()
-            raise RuntimeError(f"ranks {without} have no batch where others have one")
+    def _agree(self, batch: Batch | None, loss_sum: float, spent: Spent) -> Word:
+        """Exchange the control word, and note from it whether a signal asked any rank to stop."""
+        saver = self._checkpointer
+        flags = Flags(self._stop.number, saver is not None and saver.by_time, saver is not None and saver.written)
+        word = exchange_words(self._p.world, batch, loss_sum, spent, flags)
+        self.stopped_by = int(word.stop.max())
         return word
 
     def _train_on(
@@ -231,51 +297,21 @@ class Trainer:
         return loss_sum, bool(result.finite), float(result.gradient_norm), new_states
 
     def _dropout_seed(self, micro: int) -> tf.Tensor:
-        words = (self._p.config.seed, self._step_number, self._p.world.rank, micro)
+        words = (self._p.config.seed, self._at.step, self._p.world.rank, micro)
         return tf.constant(np.random.SeedSequence(words).generate_state(2).view(np.int32))
 
-    def _record(self, word: _Word, seconds: float, weight: float, sent_bytes: int) -> dict[str, object]:
-        # What a rank's step took beyond its own word is time spent waiting for the others' words.
-        total = np.maximum(word.total, 1e-9)
-        slowest = total.max()
-        compute = np.maximum(word.total - word.exchange - word.wait - word.input, 0.0)
-        wait = word.wait + (slowest - total)
-        self._rank_times.add(compute, word.exchange, wait, word.input)
-        return {
-            "step": self._step_number - 1,
-            "seconds": seconds,
-            "samples_per_second": self._global_rows / seconds,
-            "steps_per_second": weight / seconds,
-            "share_compute": float(compute.mean() / slowest),
-            "share_exchange": float(word.exchange.mean() / slowest),
-            "share_wait": float(wait.mean() / slowest),
-            "share_input": float(word.input.mean() / slowest),
-            "rank_compute_seconds": [round(float(c), 6) for c in compute],
-            "sent_bytes": sent_bytes,
-        }
-
     def _write_rank_times(self, *, last: bool = False) -> None:
-        record = self._rank_times.record(self._step_number, last=last)
+        record = self._rank_times.record(self._at.step, last=last)
         if record is not None:
             self._records.write(record)
 
-    def _report(self, record: StepRecord, step_in_epoch: int) -> None:
-        config, scale = self._p.config, self._p.loss_scale
+    def _report(self, record: StepRecord) -> None:
+        config = self._p.config
         if record.step % config.train.log_every == 0 or not record.applied:
             self._records.write(record)
         self._write_rank_times()
-        self._display.step(record, step_in_epoch)
+        self._display.step(record, self._at.steps_in_epoch - 1)
         every = config.train.check_weights_every
-        if every and self._step_number % every == 0:
+        if every and self._at.step % every == 0:
             self.check_weights()
-        skips = 0 if record.applied else int(scale.skips_in_a_row)
-        if skips >= scale.max_skips:
-            cause = (
-                f"the loss scale is at {float(scale.scale):g} and cannot be the cause: look for NaN in the data or a "
-                f"learning rate that is too high ({record.learning_rate:g})"
-                if scale.at_floor
-                else f"the loss scale fell to {float(scale.scale):g} and the gradients still overflow"
-            )
-            raise UserError(
-                f"training: {skips} steps in a row had gradients that are not finite, up to step {record.step}; {cause}"
-            )
+        check_skips(self._p.loss_scale, record)
