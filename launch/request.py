@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dist_mp.errors import UserError
+from dist_mp.errors import EXIT_STOPPED, UserError
 
 SchedulerName = Literal["slurm", "pbs", "lsf"]
 LauncherName = Literal["srun", "mpirun"]
@@ -67,7 +67,7 @@ class JobRequest:
     at_once: int = 0
     """Runs of a sweep at the same time; 0 for as many as there is room for."""
     max_requeues: int = 100
-    saved_status: int = 75
+    saved_status: int = EXIT_STOPPED
     """Exit status of ranks that saved their state because a signal asked them to."""
 
     @property

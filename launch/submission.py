@@ -27,7 +27,8 @@ from dist_mp.launch.scheduler import Scheduler
 from dist_mp.launch.script import render
 from dist_mp.launch.submitted import SubmittedJob, make_job_folder, remember
 
-CONFIG = "config.yaml"
+CONFIG = "job.yaml"
+"""Settings of all runs of a job; the run writes its own `config.yaml`."""
 
 
 @dataclass(frozen=True)

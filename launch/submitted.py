@@ -53,14 +53,14 @@ class SubmittedJob:
     def own_state(self, task: int | None = None) -> str:
         """What the job script wrote last: ``running``, ``requeued`` or ``ended STATUS``; empty before that."""
         try:
-            return (self.task_folder(task) / "state").read_text(encoding="utf-8").strip()
+            return (self.task_folder(task) / "job-state").read_text(encoding="utf-8").strip()
         except OSError:
             return ""
 
     def starts(self, task: int | None = None) -> list[str]:
         """When, under which id and where the job was started: a line each."""
         try:
-            return (self.task_folder(task) / "starts").read_text(encoding="utf-8").splitlines()
+            return (self.task_folder(task) / "job-starts").read_text(encoding="utf-8").splitlines()
         except OSError:
             return []
 
