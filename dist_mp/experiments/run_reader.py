@@ -55,6 +55,8 @@ class RunData:
     """Comparisons of the weights that found them equal."""
     summary: dict[str, Any] | None = None
     """The summary record, if the run has ended since its last start."""
+    stopped_by: str = ""
+    """Name of the signal that stopped the run since its last start."""
     last_time: float | None = None
     """Moment of the newest record (s since 1970)."""
     repeated_steps: int = 0
@@ -140,7 +142,7 @@ class RunReader:
         data, ranks = self.data, int(record["ranks"])
         self._forget(int(record["step"]))
         data.starts.append(record)
-        data.summary = None
+        data.summary, data.stopped_by = None, ""
         data.rank_seconds, data.rank_steps = np.zeros((len(PARTS), ranks)), 0
         data.last_ranks = _no_times()
 
@@ -168,6 +170,9 @@ class RunReader:
 
     def _take_check(self, record: dict[str, Any]) -> None:
         self.data.checks += 1
+
+    def _take_stop(self, record: dict[str, Any]) -> None:
+        self.data.stopped_by = str(record["signal"])
 
     def _take_summary(self, record: dict[str, Any]) -> None:
         self.data.summary = record

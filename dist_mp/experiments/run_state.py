@@ -19,7 +19,7 @@ SILENT_SECONDS = 60.0
 SILENT_STEPS = 20
 STRAGGLER_FACTOR = 1.15
 """A rank whose own work takes so many times the median of all ranks' is a straggler."""
-State = Literal["not begun", "starting", "running", "silent", "died", "ended"]
+State = Literal["not begun", "starting", "running", "silent", "stopped", "died", "ended"]
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,8 @@ def rank_times(seconds: np.ndarray, hosts: object) -> list[RankTime]:
 def _state(data: RunData, seconds: np.ndarray, now: float) -> tuple[State, str]:
     if data.summary is not None:
         return "ended", f"ended after {duration(number(data.summary.get('seconds')))}"
+    if data.stopped_by:
+        return "stopped", f"stopped by {data.stopped_by}; its state is saved, --resume goes on"
     if data.last_time is None:
         if not len(data):
             return "not begun", "has not begun: no records yet"

@@ -28,7 +28,7 @@ PANEL_COLUMNS = 70
 PART_STYLES = {"compute": "blue", "exchange": "yellow", "wait": "magenta", "input": "cyan"}
 PART_FILL = {"compute": "█", "exchange": "▓", "wait": "░", "input": "▒"}
 """The parts of a bar differ without colour too."""
-STATE_STYLES = {"running": "green", "ended": "bold", "died": "bold red", "silent": "yellow"}
+STATE_STYLES = {"running": "green", "ended": "bold", "stopped": "bold yellow", "died": "bold red", "silent": "yellow"}
 
 
 def watch(

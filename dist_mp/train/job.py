@@ -17,7 +17,7 @@ from dist_mp.errors import EXIT_STOPPED, UserError
 from dist_mp.log import rank_logging
 from dist_mp.train.checkpoint_files import open_checkpoint
 from dist_mp.train.framework import import_tensorflow
-from dist_mp.train.records import RecordWriter, SummaryRecord
+from dist_mp.train.records import RecordWriter, StopRecord, SummaryRecord
 from dist_mp.train.run_folder import RunFolder, RunRequest, open_run_folder, write_text
 from dist_mp.train.stopping import StopRequest
 
@@ -58,6 +58,7 @@ def _train(world: World, config: Config, request: RunRequest, stop: StopRequest)
 
     from dist_mp.train.assemble import assemble, header
     from dist_mp.train.checkpoint import Checkpointer
+    from dist_mp.train.final import finish
     from dist_mp.train.loop import Trainer
     from dist_mp.train.progress import ProgressDisplay, make_console, print_header, print_summary, say
     from dist_mp.train.state import Position, restore
@@ -100,9 +101,12 @@ def _train(world: World, config: Config, request: RunRequest, stop: StopRequest)
                 )
                 summary = trainer.run(str(folder), begin)
             if summary is not None:
+                summary = finish(parts, folder, summary)
                 records.write(summary)
                 if world.rank == 0:
                     write_summary(folder, summary)
+            else:
+                records.write(StopRecord(signal=signal.Signals(trainer.stopped_by).name))
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from dist_mp.errors import UserError
-from dist_mp.train.records import EpochRecord, RanksRecord, Record, StartRecord, StepRecord, SummaryRecord
+from dist_mp.train.records import EpochRecord, RanksRecord, Record, StartRecord, StepRecord, StopRecord, SummaryRecord
 
 LOG = logging.getLogger(__name__)
 INTERVAL_SECONDS = 5.0
@@ -87,8 +87,9 @@ class PrometheusSink:
             self._gauge("epochs_total", "Epochs that are done.", record.epoch + 1, kind="counter")
             self._held_out(record.metrics)
             self._flush()
-        elif isinstance(record, SummaryRecord):
-            self._held_out(record.metrics)
+        elif isinstance(record, SummaryRecord | StopRecord):
+            if isinstance(record, SummaryRecord):
+                self._held_out(record.metrics)
             self._gauge("running", "1 until the run has ended.", 0)
             self._flush()
 

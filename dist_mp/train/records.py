@@ -88,6 +88,14 @@ class EpochRecord(Record):
     metrics: dict[str, float] = Field(description="held-out metrics: loss, and perplexity or auc")
 
 
+class StopRecord(Record):
+    """A signal stopped the run; its state is saved."""
+
+    kind: Literal["stop"] = "stop"
+    time: float = Field(default_factory=now, description=MOMENT)
+    signal: str = Field(description="name of the signal")
+
+
 class CheckRecord(Record):
     """The ranks compared their weights and found them equal to the bit."""
 

@@ -16,6 +16,7 @@ from dist_mp.train.records import (
     RecordWriter,
     StartRecord,
     StepRecord,
+    StopRecord,
     SummaryRecord,
 )
 
@@ -42,7 +43,9 @@ def test_other_ranks_write_nothing() -> None:
         writer.write(CheckRecord(step=1, weights="00"))
 
 
-@pytest.mark.parametrize("record", [StartRecord, StepRecord, RanksRecord, EpochRecord, CheckRecord, SummaryRecord])
+@pytest.mark.parametrize(
+    "record", [StartRecord, StepRecord, RanksRecord, EpochRecord, StopRecord, CheckRecord, SummaryRecord]
+)
 def test_document_describes_every_field(record: type[Record]) -> None:
     section = DOCUMENT.read_text().split(f"## {record.model_fields['kind'].default}\n")[1].split("\n## ")[0]
     for name, field in record.model_fields.items():

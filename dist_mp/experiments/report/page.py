@@ -17,7 +17,7 @@ import jinja2
 
 from dist_mp import __version__
 from dist_mp.errors import UserError
-from dist_mp.experiments.report import curves, tables
+from dist_mp.experiments.report import curves, evaluation, tables
 from dist_mp.experiments.report.axes import short
 from dist_mp.experiments.report.bars import strip
 from dist_mp.experiments.report.chart import Chart, run_class
@@ -116,6 +116,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     every = [
         Section("overview", "Overview", remarks=remarks, tables=[tables.overview(runs)] if len(runs) > 1 else []),
         Section("training", "Training", text, charts=training),
+        _evaluation(runs),
         _time(runs),
         _settings(runs),
         Section(
@@ -126,6 +127,16 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         ),
     ]
     return [section for section in every if section.remarks or section.tables or section.charts or section.text]
+
+
+def _evaluation(runs: Sequence[Run]) -> Section:
+    found = evaluation.read_evaluations(runs)
+    return Section(
+        "evaluation",
+        "Evaluation",
+        charts=evaluation.evaluation_charts(found),
+        tables=evaluation.evaluation_tables(found),
+    )
 
 
 def _time(runs: Sequence[Run]) -> Section:
@@ -212,7 +223,7 @@ def _remarks(run: Run, name: str) -> list[str]:
 
 def _tiles(run: Run) -> list[tuple[str, str, str]]:
     shot, seconds = run.shot, tables.run_seconds(run)
-    tiles = [(f"held-out {name}", short(value), "") for name, value in list(shot.held_out.items())[:3]]
+    tiles = [(tables.metric_name(name), short(value), "") for name, value in list(tables.metrics(run).items())[:3]]
     tiles += [
         ("train loss", short(tables.train_loss(run)), ""),
         ("steps", f"{shot.step:,}", f"{shot.skipped:,} skipped" if shot.skipped else "none skipped"),

@@ -65,14 +65,14 @@ def run_cell(run: Run) -> Cell:
 
 def overview(runs: Sequence[Run]) -> Table:
     """What each run came to."""
-    metrics = list(dict.fromkeys(name for run in runs for name in run.shot.held_out))
+    names = list(dict.fromkeys(name for run in runs for name in metrics(run)))
     columns = ["run", "state", "ranks", "precision", "steps", "skipped", "train loss"]
-    columns += [f"held-out {name}" for name in metrics] + ["samples/s", "time", "restarts"]
-    best = {name: _best([run.shot.held_out.get(name, math.nan) for run in runs], name) for name in metrics}
+    columns += [*map(metric_name, names)] + ["samples/s", "time", "restarts"]
+    best = {name: _best([metrics(run).get(name, math.nan) for run in runs], name) for name in names}
     rows = []
     for run in runs:
         shot, seconds = run.shot, run_seconds(run)
-        held_out = [shot.held_out.get(name, math.nan) for name in metrics]
+        found = [metrics(run).get(name, math.nan) for name in names]
         rows.append(
             [
                 run_cell(run),
@@ -84,7 +84,7 @@ def overview(runs: Sequence[Run]) -> Table:
                 value_cell(train_loss(run)),
                 *(
                     value_cell(value, mark="best" if value == best[name] else "")
-                    for name, value in zip(metrics, held_out, strict=True)
+                    for name, value in zip(names, found, strict=True)
                 ),
                 value_cell(throughput(run)),
                 value_cell(seconds, duration(seconds) if math.isfinite(seconds) else "n/a"),
@@ -95,11 +95,25 @@ def overview(runs: Sequence[Run]) -> Table:
     return Table("What each run came to", columns, rows, numeric)
 
 
+def metrics(run: Run) -> dict[str, float]:
+    """Held-out metrics of the end, else of the last evaluation so far."""
+    said = (run.data.summary or {}).get("metrics")
+    if isinstance(said, dict) and said:
+        return {str(name): number(value) for name, value in said.items()}
+    return run.shot.held_out
+
+
+def metric_name(name: str) -> str:
+    """A metric in words: those of test data say so themselves, a threshold is of neither."""
+    return name.replace("_", " ") if name.startswith("test_") or name == "threshold" else f"held-out {name}"
+
+
 def _best(values: Sequence[float], metric: str) -> float:
     finite = [value for value in values if math.isfinite(value)]
-    if len(values) < 2 or not finite or metric not in HIGHER_IS_BETTER:
+    higher = HIGHER_IS_BETTER.get(metric.removeprefix("test_"))
+    if len(values) < 2 or not finite or higher is None:
         return math.nan
-    return max(finite) if HIGHER_IS_BETTER[metric] else min(finite)
+    return max(finite) if higher else min(finite)
 
 
 def precision(run: Run) -> str:
