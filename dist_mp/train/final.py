@@ -17,7 +17,7 @@ from dist_mp.train.evaluation_records import (
     ShotEvaluation,
     TextEvaluation,
 )
-from dist_mp.train.loop import Parts
+from dist_mp.train.parts import Parts
 from dist_mp.train.records import SummaryRecord
 from dist_mp.train.shot_report import Chosen, choose, shot_evaluation
 

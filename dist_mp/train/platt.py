@@ -17,8 +17,9 @@ class Logistic:
 
     def probability(self, scores: NDArray[np.floating]) -> NDArray[np.float64]:
         """Of scores [N]; a NaN stays."""
-        z = self.slope * np.asarray(scores, np.float64) + self.intercept
-        return np.exp(-np.logaddexp(0.0, -z))
+        with np.errstate(invalid="ignore"):
+            z = self.slope * np.asarray(scores, np.float64) + self.intercept
+            return np.exp(-np.logaddexp(0.0, -z))
 
 
 def fit_logistic(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> Logistic:

@@ -39,8 +39,10 @@ def choose(traces: Sequence[ShotTrace], rules: WarningRules, settings: Evaluatio
         threshold = best_threshold(curve)
     else:
         threshold = threshold_within(curve, settings.false_alarm_share)
-    disruptive = np.array([trace.disruptive for trace in traces], np.bool_)
-    return Chosen(threshold, fit_logistic(np.array([shot.detection for shot in maxima]), disruptive))
+    # A shot that is over before its first step counts has no score.
+    scored = [shot for shot in maxima if shot.detection != -np.inf]
+    disruptive = np.array([shot.disruptive for shot in scored], np.bool_)
+    return Chosen(threshold, fit_logistic(np.array([shot.detection for shot in scored]), disruptive))
 
 
 def shot_evaluation(

@@ -4,9 +4,18 @@ import math
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import accuracy_score, f1_score, roc_auc_score, roc_curve
+from sklearn.metrics import confusion_matrix as oracle_matrix
 
-from dist_mp.train.classification import accuracy, classification_metrics, confusion_matrix, f1_scores
+from dist_mp.train.classification import (
+    accuracy,
+    class_evaluation,
+    classification_metrics,
+    confusion_matrix,
+    f1_scores,
+    softmax,
+)
 
 
 @pytest.mark.parametrize(("classes", "count"), [(2, 1), (2, 57), (5, 200), (9, 12)])
@@ -25,6 +34,36 @@ def test_agrees_with_scikit_learn(classes: int, count: int) -> None:
         assert metrics["f1"] == pytest.approx(f1_score(labels, predicted))
         margin = scores[:, 1].astype(float) - scores[:, 0].astype(float)
         assert metrics["auc"] == pytest.approx(roc_auc_score(labels, margin))
+    if classes > 2 and len(np.unique(labels)) == classes:
+        macro = roc_auc_score(labels, softmax(scores), multi_class="ovr", average="macro")
+        assert metrics["auc_macro"] == pytest.approx(macro)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_the_evaluation_at_the_end_agrees_with_scikit_learn(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    labels = rng.integers(0, classes, 300)
+    scores = (2 * rng.normal(size=(300, classes))).astype(np.float32)
+    scores[np.arange(300), labels] += 2.0
+    found = class_evaluation(labels, scores, 0.5, 10)
+    predicted, probability = scores.argmax(axis=1), softmax(scores)
+    assert (found.loss, found.samples) == (0.5, 300)
+    assert found.accuracy == pytest.approx(accuracy_score(labels, predicted))
+    assert found.f1 == pytest.approx(f1_score(labels, predicted, average=None).tolist())
+    assert found.confusion == oracle_matrix(labels, predicted).tolist()
+    assert found.auc == pytest.approx([roc_auc_score(labels == c, probability[:, c]) for c in range(classes)])
+    if classes == 2:
+        true, chance = labels == 1, probability[:, 1]
+        false_rate, true_rate, _ = roc_curve(labels, scores[:, 1] - scores[:, 0], drop_intermediate=False)
+        assert found.roc is not None
+        np.testing.assert_allclose(found.roc.false_positive_rate, false_rate)
+        np.testing.assert_allclose(found.roc.true_positive_rate, true_rate)
+    else:
+        true, chance = predicted == labels, probability.max(axis=1)
+        assert found.roc is None
+    observed, mean = calibration_curve(true, chance, n_bins=10)
+    np.testing.assert_allclose(found.calibration.observed, observed)
+    np.testing.assert_allclose(found.calibration.predicted, mean)
 
 
 def test_matrices_of_parts_sum_to_the_whole() -> None:
@@ -55,3 +94,6 @@ def test_a_diverged_model_does_not_look_like_a_poor_one(classes: int) -> None:
     metrics = classification_metrics(np.array([0, 0, 1, 1]), scores)
     assert metrics.keys() == classification_metrics(np.array([0, 0, 1, 1]), np.nan_to_num(scores)).keys()
     assert all(math.isnan(value) for value in metrics.values())
+    evaluation = class_evaluation(np.array([0, 0, 1, 1]), scores, math.nan, 10)
+    assert math.isnan(evaluation.accuracy) and math.isnan(evaluation.calibration.brier)
+    assert not evaluation.confusion and np.isnan(evaluation.auc).all() and np.isnan(evaluation.f1).all()

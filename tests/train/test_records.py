@@ -8,6 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from dist_mp.train.evaluation_records import (
+    CalibrationBins,
+    ClassEvaluation,
+    DeadlineCounts,
+    Evaluation,
+    LogisticCurve,
+    RocPoints,
+    ShotAlarm,
+    ShotEvaluation,
+    TextEvaluation,
+    WarningPoints,
+)
 from dist_mp.train.records import (
     CheckRecord,
     EpochRecord,
@@ -41,6 +53,29 @@ def test_lines_are_json_without_nan(tmp_path: Path) -> None:
 def test_other_ranks_write_nothing() -> None:
     with RecordWriter(None) as writer:
         writer.write(CheckRecord(step=1, weights="00"))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Evaluation,
+        ShotEvaluation,
+        ClassEvaluation,
+        TextEvaluation,
+        DeadlineCounts,
+        ShotAlarm,
+        RocPoints,
+        WarningPoints,
+        CalibrationBins,
+        LogisticCurve,
+    ],
+)
+def test_document_describes_the_evaluation(record: type[Record]) -> None:
+    text = DOCUMENT.read_text().split("## evaluation.json\n")[1]
+    assert record.__doc__ is not None
+    section = text.split(f"\n{record.__doc__.splitlines()[0]}\n")[1].split("\n### ")[0]
+    for name, field in record.model_fields.items():
+        assert f"| `{name}` | {field.description or f'`{field.default}`'} |" in section
 
 
 @pytest.mark.parametrize(
