@@ -105,7 +105,7 @@ def snapshot(data: RunData, now: float | None = None) -> Snapshot:
         remaining = max(expected - step, 0) * seconds
     applied = recent["applied"] != 0
     held_out = data.epochs[max(data.epochs)]["metrics"] if data.epochs else {}
-    epoch = int(data.columns["epoch"][-1]) + 1 if len(data) else 0
+    epoch = _last(recent["epoch"])
     return Snapshot(
         name=data.name,
         state=state,
@@ -113,7 +113,7 @@ def snapshot(data: RunData, now: float | None = None) -> Snapshot:
         ranks=_whole(data.start.get("ranks")) or data.last_ranks.shape[1],
         step=step,
         expected_steps=expected,
-        epoch=epoch,
+        epoch=int(epoch) + 1 if math.isfinite(epoch) else 0,
         epochs=_whole(data.start.get("epochs")),
         loss=_mean(recent["loss"][applied]),
         learning_rate=_last(recent["learning_rate"]),

@@ -104,7 +104,7 @@ def complete(folder: Path, steps: int = 100, seed: int = 0, config: dict[str, An
             )
         )  # fmt: skip
         if (number + 1) % half == 0 and number + 1 <= 2 * half:
-            records += [ranks(number + 1, [0.07, 0.09]), epoch(number // half, number + 1)]
+            records += [ranks(number + 1, [0.07, 0.11]), epoch(number // half, number + 1)]
     records += [CheckRecord(step=steps, weights="852ed1f8e1f53708"), summary(steps, skipped_steps=1)]
     return write(folder, records, config)
 

@@ -76,8 +76,8 @@ def value_axis(arrays: Sequence[NDArray[np.float64]], start: float, end: float, 
     else:
         pad = (high / 2 - low / 2) * 0.1
     low, high = max(low - pad, -1.7e308), min(high + pad, 1.7e308)
-    if zero and float(joined[np.isfinite(joined)].min(initial=0.0)) >= 0:
-        low = 0.0
+    if finite.size and float(finite.min()) >= 0:
+        low = max(low, 0.0)  # no room below zero for what is never negative
     return Axis(low, high, start, end)
 
 
@@ -89,10 +89,11 @@ def scale_axis(arrays: Sequence[NDArray[np.float64]], start: float, end: float) 
     return Axis(max(low / 2, 1e-300), min(high * 2, 1e300), start, end, log=True, binary=True)
 
 
-def position_axis(arrays: Sequence[NDArray[np.float64]], start: float, end: float) -> Axis:
-    """An axis from the first to the last position."""
+def position_axis(arrays: Sequence[NDArray[np.float64]], start: float, end: float, *, zero: bool = False) -> Axis:
+    """An axis from the first position, or from 0, to the last."""
     joined = np.concatenate(arrays) if arrays else np.zeros(0)
     low, high = (float(joined.min()), float(joined.max())) if joined.size else (0.0, 1.0)
+    low = min(low, 0.0) if zero else low
     return Axis(low, high if high > low else low + 1.0, start, end)
 
 

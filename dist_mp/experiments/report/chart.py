@@ -48,6 +48,7 @@ def draw(
     series: Sequence[Series],
     *,
     x_label: str = "step",
+    x_zero: bool = False,
     zero: bool = False,
     powers_of_two: bool = False,
     marks: Sequence[Series] = (),
@@ -61,6 +62,7 @@ def draw(
         note: unit and remarks.
         series: the curves.
         x_label: what the positions are.
+        x_zero: whether the axis of positions begins at 0.
         zero: whether a linear axis of values begins at 0.
         powers_of_two: whether the values are loss scales.
         marks: positions to be marked at the foot, for example skipped steps; a point for each.
@@ -69,7 +71,7 @@ def draw(
     series = [s for s in series if len(s.x)]
     if not any(np.isfinite(s.mean).any() for s in series):
         return None
-    x = position_axis([s.x for s in series], LEFT, WIDTH - RIGHT)
+    x = position_axis([s.x for s in series], LEFT, WIDTH - RIGHT, zero=x_zero)
     edges = [edge for s in series for edge in (s.low, s.high)]
     bottom, top = HEIGHT - BOTTOM, TOP
     y = scale_axis(edges, bottom, top) if powers_of_two else value_axis(edges, bottom, top, zero=zero)

@@ -30,7 +30,12 @@ def training_charts(runs: Sequence[Run]) -> list[Chart]:
     charts = [
         draw("loss", "Training loss", "mean over the valid time steps of all ranks", step_series(runs, "loss")),
         draw(
-            "loss-time", "Training loss by time", "wall time, without stops and steps done again", by_time, x_label=unit
+            "loss-time",
+            "Training loss by time",
+            "wall time, without stops and steps done again",
+            by_time,
+            x_label=unit,
+            x_zero=True,
         ),
         *metric_charts(runs),
         draw("rate", "Learning rate", "of each step", step_series(runs, "learning_rate"), zero=True),

@@ -82,6 +82,7 @@ def evaluation_charts(evaluated: Sequence[Evaluated]) -> list[Chart]:
                 "share of the disruptive shots that are known so long before their end",
                 [e.curve("milliseconds", "detected", "warning_curve") for e in mine],
                 x_label="ms before the disruption",
+                x_zero=True,
                 zero=True,
             ),
             draw(

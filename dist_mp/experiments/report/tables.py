@@ -67,7 +67,7 @@ def overview(runs: Sequence[Run]) -> Table:
     """What each run came to."""
     names = list(dict.fromkeys(name for run in runs for name in metrics(run)))
     columns = ["run", "state", "ranks", "precision", "steps", "skipped", "train loss"]
-    columns += [*map(metric_name, names)] + ["samples/s", "time", "restarts"]
+    columns += [*map(metric_name, names), "samples/s", "time", "restarts"]
     best = {name: _best([metrics(run).get(name, math.nan) for run in runs], name) for name in names}
     rows = []
     for run in runs:
