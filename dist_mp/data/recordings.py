@@ -197,6 +197,8 @@ def _open_group(path: Path) -> Any:
 
 def _array(group: Any, name: str) -> Array:
     stored = group[name]
+    if stored.dtype.kind not in "iuf":
+        raise RecordingError(f"{name}: values of type {stored.dtype} are not real numbers")
     if stored.size > MAX_VALUES:
         raise RecordingError(f"{name}: {stored.size:,} values are too many for a signal (limit {MAX_VALUES:,})")
     return np.asarray(stored[...], np.float64)

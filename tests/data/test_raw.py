@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -395,8 +397,8 @@ def write_arrays(root: object, changes: dict[str, object] | None = None) -> None
 
 def open_store(folder: Path, kind: str) -> object:
     if kind == "h5":
-        return pytest.importorskip("h5py").File(folder / "shots.h5", "w")
-    return pytest.importorskip("zarr").open_group(str(folder / "shots.zarr"), mode="w")
+        return h5py.File(folder / "shots.h5", "w")
+    return zarr.open_group(str(folder / "shots.zarr"), mode="w")
 
 
 @pytest.mark.parametrize("kind", ["h5", "zarr"])
@@ -416,24 +418,26 @@ def test_arrays_give_the_same_shots_as_text(tmp_path: Path, kind: str) -> None:
         np.testing.assert_allclose(same.shot(index).features(), text.shot(index).features(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["h5", "zarr"])
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"time": np.arange(3.0)}, r"shot 7: bolo: time \(3,\) and values \(300, 1\) do not belong together"),
         ({"values": np.full(300, np.nan)}, "shot 7: bolo: value is not a finite number in row 1"),
-        ({"values": np.array([b"x"] * 300)}, "shot 7: bolo: cannot be read"),
+        ({"values": np.ones(300, complex)}, "shot 7: bolo: values: values of type complex128 are not real numbers"),
     ],
 )
-def test_bad_arrays_refuse_the_shot(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+def test_bad_arrays_refuse_the_shot(tmp_path: Path, changes: dict[str, object], message: str, kind: str) -> None:
     write_machine(tmp_path, MACHINE)
-    with open_store(tmp_path, "h5") as store:  # type: ignore[attr-defined]
-        write_arrays(store, changes)
+    store = open_store(tmp_path, kind)
+    write_arrays(store, changes)
+    if kind == "h5":
+        store.close()  # type: ignore[attr-defined]
     with pytest.raises(UserError, match=message):
         prepare_shots(tmp_path, tmp_path / "out", minimum_steps=20)
 
 
 def test_bad_stores_get_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    h5py = pytest.importorskip("h5py")
     write_machine(tmp_path, MACHINE)
     path = tmp_path / "shots.h5"
     path.write_bytes(b"\x89HDF\r\n\x1a\n" + b"x" * 100)
@@ -457,6 +461,26 @@ def test_bad_stores_get_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "shots.zarr").mkdir()
     with pytest.raises(UserError, match=r"shots.h5 and shots.zarr"):
         prepare_shots(tmp_path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "shots.zarr: cannot be opened with zarr"),
+        ({"zarr.json": b"{"}, "shots.zarr: cannot be opened with zarr"),
+        ({"zarr.json": b"[]"}, "shots.zarr: cannot be opened with zarr"),
+        ({"zarr.json": b'{"zarr_format": 9, "node_type": "group"}'}, "shots.zarr: cannot be opened with zarr"),
+        ({"zarr.json": b'{"zarr_format": 3, "node_type": "group", "attributes": {}}'}, "shots.zarr: holds no shots"),
+    ],
+)
+def test_bad_zarr_folders_get_one_clear_line(tmp_path: Path, content: dict[str, bytes], message: str) -> None:
+    write_machine(tmp_path, MACHINE)
+    (tmp_path / "shots.zarr").mkdir()
+    for name, raw in content.items():
+        (tmp_path / "shots.zarr" / name).write_bytes(raw)
+    with pytest.raises(UserError, match=message) as caught:
+        prepare_shots(tmp_path, tmp_path / "out")
+    assert str(caught.value).isprintable()
 
 
 @given(
