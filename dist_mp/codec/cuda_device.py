@@ -12,7 +12,7 @@ import numpy as np
 from numba import config, cuda
 from numpy.typing import NDArray
 
-THREADS = 256
+THREADS, SIMULATED_THREADS = 128, 16
 ALIGNMENT = 64
 
 
@@ -30,6 +30,8 @@ class CudaDevice:
         self.index = index
         self.simulated = bool(config.ENABLE_CUDASIM)
         """Whether this is the simulator."""
+        self.threads = SIMULATED_THREADS if self.simulated else THREADS
+        """Of a block. The simulator starts a thread of the host for each."""
         self.activate()
         self.stream = cuda.stream()
         self._clear = self._clearing()
@@ -47,6 +49,13 @@ class CudaDevice:
         room = np.empty(nbytes + ALIGNMENT, np.uint8)
         start = -room.ctypes.data % ALIGNMENT
         return self._simulated(room[start : start + nbytes].view(dtype))
+
+    def from_host(self, numbers: NDArray[Any]) -> Any:
+        """A device array with these numbers; waits for the copy."""
+        array = self.empty(numbers.size, numbers.dtype)
+        if numbers.size:
+            array.copy_to_device(numbers)
+        return array
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         """Page-locked host memory, from and to which copies run beside the host."""
@@ -82,7 +91,11 @@ class CudaDevice:
 
     def clear(self, array: Any) -> None:
         """Queue setting the bytes of a device array (uint8) to 0."""
-        self._clear[-(-array.size // THREADS), THREADS, self.stream](array)
+        self._clear[self.grid(array.size)](array)
+
+    def grid(self, n: int) -> tuple[int, int, Any]:
+        """Blocks, threads and stream of a kernel that has one thread for each of n numbers."""
+        return -(-n // self.threads), self.threads, self.stream
 
     def synchronise(self) -> None:
         """Wait until everything queued is done."""

@@ -16,6 +16,7 @@ from dist_mp.comm.world import World
 from dist_mp.errors import UserError
 from dist_mp.exchange.native import NativeMean
 from dist_mp.exchange.pieces import GATHER_BELOW, PiecesMean
+from dist_mp.exchange.placement import GpuPath
 from dist_mp.exchange.plan import Bucket
 from dist_mp.exchange.seeded import SeededCodec
 from dist_mp.exchange.shared import PART_NUMBERS, SharedMean
@@ -34,6 +35,23 @@ class MeanAlgorithm(Protocol):
 
     def close(self) -> None:
         """Free what the algorithm holds."""
+        ...
+
+
+class Compensation(Protocol):
+    """Error feedback of all buckets."""
+
+    @property
+    def feedback(self) -> ErrorFeedback:
+        """Keeps the residuals."""
+        ...
+
+    def add(self, bucket: Bucket, sources: Sequence[Any], loss_scale: float) -> Sequence[Any]:
+        """The gradients of a bucket with their residuals, until the next call."""
+        ...
+
+    def settle(self, applied: bool) -> None:
+        """The step is over."""
         ...
 
 
@@ -69,6 +87,7 @@ class Allreduce:
         error_feedback: bool = False,
         seed: int = 0,
         span: Span | None = None,
+        gpu: GpuPath | None = None,
     ) -> None:
         """Allocate the buffers. Collective.
 
@@ -86,25 +105,41 @@ class Allreduce:
                 each step.
             seed: of the run, for a codec that rounds at random.
             span: gets every phase with its start and end, for a timeline.
+            gpu: where the gradients lie on this rank's GPU; None for host memory. The means have the same bits.
 
         Raises:
             UserError: an unknown algorithm, or one that cannot carry this codec.
         """
+        self.gpu = gpu
         self.stats = ExchangeStats()
         self._watch = Stopwatch(self.stats, span)
         self._watchdog = world.watchdog
         self._buckets = tuple(buckets)
         self._codec = SeededCodec(codec, seed, world.rank, world.node)
-        self._compensation = _Compensation(self._codec, self._buckets) if error_feedback else None
+        self._compensation = self._feedback() if error_feedback else None
         self._names = [f"the exchange of bucket {i + 1} of {len(buckets)}" for i in range(len(buckets))]
         longest = max((b.length for b in self._buckets), default=0)
         with self._watchdog("the allocation of the exchange"):
             self._algorithm = self._make(algorithm, world, longest, max_bytes, gather_below, part_numbers)
 
+    def _feedback(self) -> Compensation:
+        if self.gpu is None:
+            return _Compensation(self._codec, self._buckets)
+        from dist_mp.exchange.device_feedback import DeviceCompensation  # numba.cuda, for those who have a GPU
+
+        return DeviceCompensation(self._codec, self._buckets, self.gpu.device)
+
     def _make(
         self, algorithm: str, world: World, longest: int, max_bytes: int, gather_below: int, part: int
     ) -> MeanAlgorithm:
         codec = self._codec
+        if self.gpu is not None and algorithm in ("shared", "pieces"):
+            from dist_mp.exchange.device import DeviceMean
+
+            device, direct = self.gpu.device, self.gpu.direct
+            sizes = {"max_bytes": max_bytes, "gather_below": gather_below}
+            two_levels = algorithm == "shared"
+            return DeviceMean(world, codec, longest, self._watch, device, two_levels=two_levels, direct=direct, **sizes)
         if algorithm == "shared":
             limits = {"max_bytes": max_bytes, "gather_below": gather_below, "part_numbers": part}
             return SharedMean(world, codec, longest, self._watch, **limits)
@@ -119,8 +154,9 @@ class Allreduce:
 
         Args:
             index: number of the bucket in the plan.
-            sources: this rank's gradients in the order of the bucket's slots, float32, float16 or bfloat16.
-            out: gets the mean, float32, as long as the bucket; 0 between the slots.
+            sources: this rank's gradients in the order of the bucket's slots, float32, float16 or bfloat16. With a
+                GPU: flat device arrays whose memory is ready; bfloat16 by its bits, as uint16.
+            out: gets the mean, float32, as long as the bucket; 0 between the slots. With a GPU a device array.
         """
         bucket = self._buckets[index]
         if len(out) != bucket.length:
