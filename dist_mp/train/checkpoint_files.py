@@ -89,6 +89,7 @@ class Manifest(BaseModel):
     metric: float | None = Field(None, description="train.metric of these very weights, if they were evaluated")
     best: Best = Field(default_factory=Best)
     config: dict[str, Any] = Field(description="settings of the run")
+    spec: dict[str, int] = Field(description="shapes of its data, as in dist_mp.data.base.DataSpec")
     files: dict[str, FileEntry] = Field(default_factory=dict)
 
 
@@ -154,6 +155,20 @@ def newest_checkpoint(run: Path, warn: Callable[[str], None] = lambda line: None
     if found:
         raise UserError(f"{run}: all {len(found)} checkpoints are damaged, the newest is {found[0].name}")
     raise UserError(f"{run}: holds no checkpoint")
+
+
+def best_checkpoint(run: Path, warn: Callable[[str], None] = lambda line: None) -> Checkpoint:
+    """The checkpoint of a run with the best `train.metric`, or the newest one where none was evaluated."""
+    newest = newest_checkpoint(run, warn)
+    best = newest.manifest.best.value
+    for folder in list_checkpoints(run):
+        try:
+            found = open_checkpoint(folder)
+        except DamagedError:
+            continue
+        if found.manifest.metric is not None and found.manifest.metric == best:
+            return found
+    return newest
 
 
 def open_checkpoint(folder: Path, *, check_files: bool = True) -> Checkpoint:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -143,6 +143,7 @@ def capture(
         metric=metric,
         best=at.best,
         config=parts.config.model_dump(),
+        spec=asdict(parts.dataset.spec),
     )
     return Snapshot(files, manifest)
 

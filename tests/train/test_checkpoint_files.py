@@ -64,7 +64,7 @@ def manifest(step: int, **more: Any) -> Manifest:
     values: dict[str, Any] = {
         "dist_mp": "0", "written": "2026-01-01T00:00:00Z", "step": step, "epoch": 1, "cursor": [(8, 3), (6, 2)],
         "ranks": 2, "loss_sum": 0.1 + 0.2, "weight_sum": float("nan"), "loss_scale": {"scale": 1024.0},
-        "metrics": {"auc": float("inf"), "loss": 1 / 3}, "config": Config().model_dump(),
+        "metrics": {"auc": float("inf"), "loss": 1 / 3}, "config": Config().model_dump(), "spec": {"length": 3},
     }  # fmt: skip
     return Manifest.model_validate(values | more)
 
