@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dist_mp.config import CampaignData, Config, DisruptionModel, ShotsData, ShotWindows
 from dist_mp.data.base import Batch, Dataset, DataSpec, Split
 from dist_mp.data.campaign import Campaign
+from dist_mp.data.matched import MatchedShots
 from dist_mp.data.normalise import Normaliser, feature_widths
 from dist_mp.data.partition import Partition, partition_by_lists, stratified_partition
 from dist_mp.data.processed import ProcessedShots
@@ -88,19 +89,21 @@ class ShotSplit(Split):
         self,
         cache: ShotCache,
         normaliser: Normaliser,
-        numbers: NDArray[np.int64],
+        indices: NDArray[np.int64],
         lengths: NDArray[np.int64],
         disruptive: NDArray[np.bool_],
         settings: ShotWindows,
         target: str,
         order_seed: int | None,
+        numbers: NDArray[np.int64] | None = None,
     ) -> None:
-        """Take the shots `numbers` of the cache's source.
+        """Take the shots `indices` of the cache's source, whose own numbers are `numbers` (None: the same).
 
         With `order_seed` None the longest shot comes first in every epoch, and all of each shot is visited; otherwise
         the settings say what is cut of the ends, and whether the first shots begin at random offsets.
         """
-        self.numbers = numbers
+        self._indices = indices
+        self.numbers = indices if numbers is None else numbers
         self.lengths = lengths
         self.disruptive = disruptive
         self._cache = cache
@@ -159,7 +162,7 @@ class ShotSplit(Split):
         targets = np.zeros((rows, length), np.float32)
         for row in np.flatnonzero(sequence >= 0):
             which, begin, count = (int(sequence[row]), int(position[row]), int(valid[row]))
-            features, missing = self._cache.get(int(self.numbers[which]))
+            features, missing = self._cache.get(int(self._indices[which]))
             inputs[row, :count] = self._normaliser.window(features, missing, begin, count)
             targets[row, :count] = shot_targets(
                 self._target, int(self.lengths[which]), bool(self.disruptive[which]), self.settings.warning_steps
@@ -181,7 +184,7 @@ class ShotDataset(Dataset):
         """Fit the normaliser on the training shots, and order epochs by `order_seed`."""
         self.source = source
         self._cache = ShotCache(source)
-        self._settings, self._target, self._name = settings, target, "campaign"
+        self._settings, self._target, self._name, self._test_name = settings, target, "campaign", ""
         widths = feature_widths(len(source.scalar_signals), len(source.profile_signals), source.profile_points)
         known = [self._statistics(index) for index in partition.train.tolist()]
         self.normaliser = Normaliser.from_statistics(known, widths, settings.normaliser, settings.average_steps)
@@ -194,11 +197,19 @@ class ShotDataset(Dataset):
         self.train, self.valid = self.split(partition.train, order_seed), self.split(partition.valid, None)
         self.test = self.split(partition.test, None) if len(partition.test) else None
 
-    def split(self, numbers: NDArray[np.int64], order_seed: int | None) -> ShotSplit:
+    def split(self, indices: NDArray[np.int64], order_seed: int | None) -> ShotSplit:
         """Some shots of the source, reshuffled each epoch by `order_seed` (None: always the longest first)."""
-        lengths, disruptive = self.source.lengths[numbers], self.source.disruptive[numbers]
+        source = self.source
         return ShotSplit(
-            self._cache, self.normaliser, numbers, lengths, disruptive, self._settings, self._target, order_seed
+            self._cache,
+            self.normaliser,
+            indices,
+            source.lengths[indices],
+            source.disruptive[indices],
+            self._settings,
+            self._target,
+            order_seed,
+            source.numbers[indices],
         )
 
     def _statistics(self, index: int) -> ShotStatistics:
@@ -229,7 +240,36 @@ class ShotDataset(Dataset):
             partition = stratified_partition(recorded, settings, "data.path", settings.test_fraction)
         dataset = cls(recorded, settings, partition, config.model.target, config.seed)
         dataset._name = settings.path
+        if settings.test_path:
+            if len(partition.test):
+                raise UserError("data.test_path: is all of the test; leave test_list and test_fraction out")
+            dataset.test = dataset.other_machine(Path(settings.test_path), settings.test_scale == "own")
+            dataset._test_name = f" from {settings.test_path}"
         return dataset
+
+    def other_machine(self, folder: Path, own_scale: bool) -> ShotSplit:
+        """All shots of another prepared folder, scaled by its own shots or by those that are trained on here."""
+        source = self.source
+        scalars, profiles = ([s.name for s in kind] for kind in (source.scalar_signals, source.profile_signals))
+        other = ProcessedShots(folder)
+        shots = MatchedShots(other, str(folder), scalars, profiles, source.profile_points, source.step_milliseconds)
+        normaliser = self.normaliser
+        if own_scale:
+            known = [shots.statistics(index) for index in range(len(shots.lengths))]
+            kind, average = self._settings.normaliser, self._settings.average_steps
+            normaliser = Normaliser.from_statistics(known, normaliser.widths, kind, average)
+        everything = np.arange(len(shots.lengths))
+        return ShotSplit(
+            ShotCache(shots),
+            normaliser,
+            everything,
+            shots.lengths,
+            shots.disruptive,
+            self._settings,
+            self._target,
+            None,
+            shots.numbers,
+        )
 
     def describe(self) -> str:
         """One line for the run's header."""
@@ -242,4 +282,4 @@ class ShotDataset(Dataset):
         spec = self.spec
         shapes = f"{spec.scalars} scalars and {spec.profiles} profiles of {spec.profile_points} points"
         listed = " and ".join([", ".join(parts[:-1]), parts[-1]])
-        return f"{self._name}: {listed} shots, {shapes}"
+        return f"{self._name}: {listed} shots{self._test_name}, {shapes}"
