@@ -133,6 +133,11 @@ class ExchangeConfig(Section):
         description="gradients are exchanged in buckets of about this size, counted in FP32 (MiB); "
         "auto or null: a short sweep at the start, the smallest size within 5% of the fastest",
     )
+    cuda_aware: Literal["auto", "require", "off"] = Field(
+        "auto",
+        description="hand GPU memory to MPI as it is; auto: if a probe says that the library can, else through pinned "
+        "host memory with a warning; require: or end with an error; off: through pinned host memory",
+    )
     timeout_seconds: NonNegativeFloat = Field(
         600.0, description="a rank that waits longer for others ends the job and names them; 0 waits forever (seconds)"
     )

@@ -20,7 +20,8 @@ Gradient = Any
 class GraphExchange:
     """Averages a list of gradients over the ranks, as part of a graph.
 
-    Each bucket is one ``tf.numpy_function``, which hands TensorFlow's memory to the host and back without a copy. The
+    Each bucket is one host call, which works on TensorFlow's memory and gives the means back without a copy: a
+    ``tf.numpy_function`` where gradients lie in host memory, a ``tf.py_function`` on the GPU where they lie there. The
     calls are chained, so that every rank issues the same collectives in the same order, and a call starts as soon as
     its gradients are there, also while backward still computes others (with at least 2 inter-op threads; with 1 the
     calls take their turn between TensorFlow's own operations).
@@ -37,7 +38,15 @@ class GraphExchange:
         """
         self._plan = tuple(plan)
         self._allreduce = allreduce
-        self._means: list[NDArray[np.float32]] = [aligned(4 * b.length).view(np.float32) for b in self._plan]
+        if allreduce.gpu is None:
+            self._calls = [self._host_call(number) for number in range(len(self._plan))]
+            self._place, self._function = "/CPU:0", tf.numpy_function
+        else:
+            from dist_mp.exchange.graph_device import device_call  # numba.cuda, for those who have a GPU
+
+            device = allreduce.gpu.device
+            self._calls = [device_call(device, allreduce, k, bucket) for k, bucket in enumerate(self._plan)]
+            self._place, self._function = "/CPU:0" if device.simulated else "/GPU:0", tf.py_function
 
     def __call__(self, gradients: Sequence[Gradient]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Average over the ranks.
@@ -54,9 +63,9 @@ class GraphExchange:
         for number, bucket in enumerate(self._plan):
             sources = [_dense(gradients[slot.index], slot) for slot in bucket.slots]
             # The order of collectives is the same on all ranks: bucket k waits for bucket k - 1.
-            with tf.control_dependencies(flats[-1:]):
+            with tf.control_dependencies(flats[-1:]), tf.device(self._place):
                 types = [tf.float32] * (1 + len(bucket.slots))
-                flat, *parts = tf.numpy_function(self._host_call(number), sources, types)
+                flat, *parts = self._function(self._calls[number], sources, types)
             flat.set_shape([bucket.length])
             flats.append(flat)
             for slot, part in zip(bucket.slots, parts, strict=True):
@@ -65,7 +74,7 @@ class GraphExchange:
         return [means[index] for index in range(len(gradients))], flats
 
     def _host_call(self, number: int) -> Callable[..., list[NDArray[np.float32]]]:
-        out = self._means[number]
+        out = aligned(4 * self._plan[number].length).view(np.float32)
         # Views from here, since tf.slice copies what does not end at a multiple of 64 bytes.
         slots = self._plan[number].slots
         views = [out, *(out[s.offset : s.offset + s.numel].reshape(s.shape) for s in slots)]

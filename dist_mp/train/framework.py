@@ -34,7 +34,7 @@ def import_tensorflow(threads: int, local_rank: int) -> Any:
         tf.config.threading.set_inter_op_parallelism_threads(1)
         gpus = tf.config.list_physical_devices("GPU")
         if gpus:
-            mine = gpus[local_rank % len(gpus)]
+            mine = gpus[gpu_of_rank(local_rank, len(gpus))]
             tf.config.set_visible_devices(mine, "GPU")
             tf.config.experimental.set_memory_growth(mine, True)
         # Buckets have a graph for each of their few lengths, on purpose.
@@ -43,6 +43,15 @@ def import_tensorflow(threads: int, local_rank: int) -> Any:
             ones = tf.ones([2, 2], tf.float16)
             tf.linalg.matmul(ones, ones)
     return tf
+
+
+def gpu_of_rank(local_rank: int, gpus: int) -> int:
+    """Number of the GPU that a rank takes, of those that its node shows it.
+
+    Where there are more ranks than GPUs they share, in turn. Where a scheduler shows each rank a GPU of its own, that
+    one is number 0.
+    """
+    return local_rank % gpus
 
 
 @contextlib.contextmanager

@@ -69,6 +69,8 @@ def in_graph(bucket: Bucket, allreduce: Allreduce, trouble: Any) -> Any:
     from dist_mp.exchange.graph import GraphExchange
 
     class Troubled:
+        gpu = None
+
         def mean(self, *arguments: Any) -> None:
             trouble()
             allreduce.mean(*arguments)

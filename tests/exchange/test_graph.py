@@ -27,6 +27,8 @@ def values_of(rank: int, number: int) -> np.ndarray:
 class Recorder:
     """An Allreduce that writes down what it is given."""
 
+    gpu = None
+
     def __init__(self, allreduce: Allreduce) -> None:
         self.allreduce = allreduce
         self.order: list[int] = []
