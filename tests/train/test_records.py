@@ -31,6 +31,7 @@ from dist_mp.train.records import (
     StopRecord,
     SummaryRecord,
 )
+from tests.experiments import made_runs as made
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -86,3 +87,21 @@ def test_document_describes_every_field(record: type[Record]) -> None:
     for name, field in record.model_fields.items():
         if name != "kind":
             assert f"| `{name}` | {field.description} |" in section
+
+
+def test_sinks_get_what_the_file_gets(tmp_path: Path) -> None:
+    class Sink:
+        def __init__(self) -> None:
+            self.seen: list[Record] = []
+            self.closed = False
+
+        def write(self, record: Record) -> None:
+            self.seen.append(record)
+
+        def close(self) -> None:
+            self.closed = True
+
+    sink = Sink()
+    with RecordWriter(tmp_path / "m.jsonl", [sink]) as writer:
+        writer.write(made.step(1))
+    assert sink.seen == [made.step(1)] and sink.closed

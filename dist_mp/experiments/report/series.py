@@ -70,7 +70,7 @@ def thin(
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.add.reduceat(np.where(finite, ys, 0.0), first)
     mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    # The sum of huge values may overflow; their mean lies between smallest and largest.
+    # The sum of huge values may overflow, and rounding may put a mean beyond its values.
     low, high = (np.where(count > 0, edge, np.nan) for edge in (low, high))
-    mean = np.where(np.isfinite(mean), mean, low / 2 + high / 2)
+    mean = np.clip(np.where(np.isfinite(mean), mean, low / 2 + high / 2), low, high)
     return Series(run, label, xs[first], low, mean, high, missing, len(xs), last)
