@@ -11,6 +11,9 @@ CODES = 128
 """Magnitudes that 7 bits tell apart; the eighth bit is the sign."""
 
 
+KEYS = 768
+
+
 @dataclass(frozen=True)
 class CodeBook:
     """Magnitudes of the codes 0, 1, 2, ... and the scale that goes with them.
@@ -41,6 +44,35 @@ class CodeBook:
         full[: len(self.magnitudes) - 1] = self.bounds[: len(self.magnitudes) - 1]
         return _levels(full)
 
+    def encoding_tables(self) -> NDArray[np.int32] | NDArray[np.uint32]:
+        """What encoding to the nearest needs: the tiled bounds, and behind them the tables by key where they fit.
+
+        A key is the exponent and the first `kept` bits of mantissa of a number. The tables by key are uint32: shift
+        that makes a key, key of entry 0, last entry, shift to the 16 bits behind a key, 12 numbers of nothing; then 768
+        bytes, ``within << 7 | code``, where code is the code at the start of the key and `within` whether one bound
+        lies in it; then for each code the 16 bits behind the key of the bound above it.
+        """
+        tiled = self.tiled_bounds()
+        bits = self.bounds.view(np.int32).astype(np.int64)
+        for kept in range(2, 8):
+            shift = 23 - kept
+            keys = bits >> shift
+            first, entries = keys[0] - 1, keys[-1] - keys[0] + 3
+            if self.top is not None or entries > KEYS:
+                break
+            if (np.diff(keys) > 0).all():
+                starts = (first + np.arange(entries)) << shift
+                codes = np.searchsorted(bits, starts, side="left")
+                within = np.isin(first + np.arange(entries), keys)
+                table = np.zeros(KEYS, np.uint8)
+                table[:entries] = codes | within << 7
+                behind = np.zeros(CODES, np.uint16)
+                behind[: len(bits)] = bits >> (shift - 16) & 0xFFFF
+                header = np.zeros(16, np.uint32)
+                header[:4] = shift, first, entries - 1, shift - 16
+                return np.concatenate([tiled.view(np.uint32), header, table.view(np.uint32), behind.view(np.uint32)])
+        return tiled
+
     def rounding_tables(self) -> NDArray[np.int32]:
         """What stochastic rounding needs: the magnitudes arranged as bounds, by code, and the next larger ones by code.
 
@@ -53,6 +85,12 @@ class CodeBook:
     def table(self) -> NDArray[np.float32]:
         """128 magnitudes by code; codes that are not in use give the largest."""
         return np.pad(self.magnitudes, (0, CODES - len(self.magnitudes)), mode="edge")
+
+    def decoding_table(self) -> NDArray[np.float32]:
+        """128 magnitudes by code, and behind them their bytes: all the lowest ones, up to the highest ones."""
+        table = self.table()
+        planes = np.ascontiguousarray(table.view(np.uint8).reshape(CODES, 4).T)
+        return np.concatenate([table, planes.view(np.float32).ravel()])
 
     def following(self) -> NDArray[np.float32]:
         """128 magnitudes by code, each the next larger one."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from dist_mp.codec.block import NAN, NOT_FINITE, SCALE_BYTES, SMALLEST_SCALE
+from dist_mp.codec.block_kernels import NAN, NOT_FINITE, SCALE_BYTES, SMALLEST_SCALE
 from dist_mp.codec.cuda_numbers import Kernel, Load, WidenKernels
 from dist_mp.codec.one_bit import HEADER, LANES
 from dist_mp.codec.rounding import FIRST, SECOND

@@ -10,12 +10,11 @@ The emitters below write code for vectors of 16 lanes; `builder` is LLVM's and a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 LANES = 16
 GROUP = 64
@@ -60,16 +59,25 @@ def call(builder: Any, name: str, result: Any, args: Sequence[Any]) -> Any:
     return builder.call(function, args)
 
 
+def features(context: Any) -> list[str]:
+    """Those for which Numba compiles, which are not this machine's if NUMBA_CPU_NAME says so."""
+    return context.codegen().magic_tuple()[2].split(",")
+
+
+def permutes_bytes(context: Any) -> bool:
+    """Whether one instruction looks 64 bytes up in a table of 128."""
+    return {"+avx512vbmi", "+avx512bw"} <= set(features(context))
+
+
 class Table:
     """A table of 16, 32, 64 or 128 float32 numbers in memory, looked up with the low bits of an index."""
 
     def __init__(self, builder: Any, context: Any, address: Any, offset: int, entries: int) -> None:
         """Load it into registers, where the machine can permute them."""
         self._builder, self._address, self._offset, self._entries = builder, address, offset, entries
-        # The features for which Numba compiles, which are not this machine's if NUMBA_CPU_NAME says so. With AVX2
-        # loads are faster than the 16 permutations that a table of 128 entries takes.
-        features = context.codegen().magic_tuple()[2].split(",")
-        self._width = 16 if "+avx512f" in features else 8 if "+avx2" in features and entries <= 32 else 0
+        # With AVX2 loads are faster than the 16 permutations that a table of 128 entries takes.
+        available = features(context)
+        self._width = 16 if "+avx512f" in available else 8 if "+avx2" in available and entries <= 32 else 0
         rows = range(entries // self._width if self._width else 0)
         row = ir.VectorType(F32, self._width)
         self._rows = [load(builder, address, offset + 4 * self._width * number, row) for number in rows]
@@ -159,112 +167,3 @@ def split_sign(builder: Any, numbers: Any) -> tuple[Any, Any]:
     bits = builder.bitcast(numbers, INTS)
     sign = builder.lshr(bits, ints(31))
     return sign, builder.bitcast(builder.and_(bits, ints(0x7FFFFFFF)), FLOATS)
-
-
-def decoded(builder: Any, book: Table, top: Any, address: Any, group: int) -> Any:
-    """What the codes of vector `group` stand for, before the scale. `top` is None or CodeBook.top in all lanes."""
-    code = builder.zext(load(builder, address, LANES * group, BYTES), INTS)
-    sign = builder.and_(builder.shl(code, ints(24)), ints(SIGN))
-    value = builder.bitcast(builder.or_(builder.bitcast(book(code), INTS), sign), FLOATS)
-    return value if top is None else builder.select(builder.icmp_signed("==", code, ints(128)), top, value)
-
-
-@intrinsic
-def encode_group(
-    typing: Any,
-    values: types.Type,
-    like: types.Type,
-    wire: types.Type,
-    scale: types.Type,
-    bounds: types.Type,
-    top: types.Type,
-) -> tuple[Any, Callable[..., Any]]:
-    """Write the codes of 64 numbers of the type of `like`, divided by `scale`, to the nearest.
-
-    `values`, `wire` and `bounds` are addresses; `top` is None or the bound of the book's `top`.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        values, _, wire, scale, bounds, top_bound = args
-        search, divisor = Search(builder, context, bounds), splat(builder, scale)
-        codes = []
-        for group in range(GROUP // LANES):
-            sign, magnitude = split_sign(builder, builder.fdiv(load_numbers(builder, values, group, like), divisor))
-            code = search(magnitude, sign)
-            if top != types.none:
-                reaches = builder.fcmp_ordered(">=", magnitude, splat(builder, top_bound))
-                positive = builder.icmp_signed("==", sign, ints(0))
-                code = builder.select(builder.icmp_signed("==", code, ints(128)), ints(0), code)
-                code = builder.select(builder.and_(reaches, positive), ints(128), code)
-            codes.append(code)
-        store_bytes(builder, codes, wire)
-        return context.get_dummy_value()
-
-    return types.void(types.uint64, like, types.uint64, types.float32, types.uint64, top), generate
-
-
-@intrinsic
-def decode_group(
-    typing: Any, wire: types.Type, out: types.Type, scale: types.Type, book: types.Type, top: types.Type
-) -> tuple[Any, Callable[..., Any]]:
-    """Write 64 numbers, `scale` times what the codes stand for. Addresses but for `scale` and `top`."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        wire, out, scale, book, top_value = args
-        table, factor = Table(builder, context, book, 0, 128), splat(builder, scale)
-        highest = None if top == types.none else splat(builder, top_value)
-        for group in range(GROUP // LANES):
-            value = decoded(builder, table, highest, wire, group)
-            store(builder, builder.fmul(value, factor), out, 4 * LANES * group)
-        return context.get_dummy_value()
-
-    return types.void(types.uint64, types.uint64, types.float32, types.uint64, top), generate
-
-
-@intrinsic
-def add_group(
-    typing: Any, wire: types.Type, total: types.Type, scale: types.Type, book: types.Type, top: types.Type
-) -> tuple[Any, Callable[..., Any]]:
-    """As `decode_group`, but add to the 64 numbers that are there; each product is rounded before it is added."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        wire, total, scale, book, top_value = args
-        table, factor = Table(builder, context, book, 0, 128), splat(builder, scale)
-        highest = None if top == types.none else splat(builder, top_value)
-        for group in range(GROUP // LANES):
-            product = builder.fmul(decoded(builder, table, highest, wire, group), factor)
-            before = load(builder, total, 4 * LANES * group, FLOATS)
-            store(builder, builder.fadd(before, product), total, 4 * LANES * group)
-        return context.get_dummy_value()
-
-    return types.void(types.uint64, types.uint64, types.float32, types.uint64, top), generate
-
-
-@intrinsic
-def pair_group(
-    typing: Any,
-    first: types.Type,
-    second: types.Type,
-    out: types.Type,
-    scale_first: types.Type,
-    scale_second: types.Type,
-    book: types.Type,
-    top: types.Type,
-) -> tuple[Any, Callable[..., Any]]:
-    """Write 64 sums of two wires, as `decode_group` and then `add_group` would."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        first, second, out, scale_first, scale_second, book, top_value = args
-        table = Table(builder, context, book, 0, 128)
-        factors = splat(builder, scale_first), splat(builder, scale_second)
-        highest = None if top == types.none else splat(builder, top_value)
-        for group in range(GROUP // LANES):
-            one, two = (
-                builder.fmul(decoded(builder, table, highest, wire, group), factor)
-                for wire, factor in zip((first, second), factors, strict=True)
-            )
-            store(builder, builder.fadd(one, two), out, 4 * LANES * group)
-        return context.get_dummy_value()
-
-    signature = types.void(types.uint64, types.uint64, types.uint64, types.float32, types.float32, types.uint64, top)
-    return signature, generate

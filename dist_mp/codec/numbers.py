@@ -86,6 +86,29 @@ def element(typing: Any, address: types.Type, index: types.Type, like: types.Typ
 
 
 @intrinsic
+def place(typing: Any, address: types.Type, index: types.Type, like: types.Type) -> tuple[Any, Callable[..., Any]]:
+    """The address of the number of the type of `like` at `index` of the array that starts at `address`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], context.get_data_type(like).as_pointer())
+        return builder.ptrtoint(builder.gep(pointer, [args[1]]), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.intp, like), generate
+
+
+@intrinsic
+def store_element(typing: Any, address: types.Type, index: types.Type, x: types.Type) -> tuple[Any, Callable[..., Any]]:
+    """Write a number at `index` of the array of its type that starts at `address` (an integer)."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], context.get_data_type(x).as_pointer())
+        builder.store(args[2], builder.gep(pointer, [args[1]]))
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.intp, x), generate
+
+
+@intrinsic
 def bits_of(typing: Any, x: types.Type) -> tuple[Any, Callable[..., Any]]:
     """The bits of a float32 number as uint32."""
 
