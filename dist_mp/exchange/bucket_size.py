@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from dist_mp.codec.base import Codec
 from dist_mp.comm.world import World
 from dist_mp.exchange.allreduce import Allreduce
 from dist_mp.exchange.pieces import aligned
+from dist_mp.exchange.placement import GpuPath
 from dist_mp.exchange.plan import Bucket, Shape, plan_buckets
 
 SIZES_MIB = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
@@ -46,6 +47,7 @@ def sweep_bucket_sizes(
     algorithm: str,
     sizes_mib: Sequence[float] = SIZES_MIB,
     rounds: int = ROUNDS,
+    gpu: GpuPath | None = None,
 ) -> BucketSweep:
     """Exchange gradients of these shapes in buckets of several sizes, and choose. Collective.
 
@@ -60,12 +62,16 @@ def sweep_bucket_sizes(
         algorithm: of the exchange.
         sizes_mib: sizes to try, ascending (MiB).
         rounds: exchanges that are timed for each size.
+        gpu: where the gradients will lie on this rank's GPU; None for host memory.
     """
-    sources = [np.ones(shape, dtype) for shape in shapes]
+    sources: list[Any] = [np.ones(shape, dtype) for shape in shapes]
+    if gpu is not None:
+        bits = dtype if np.dtype(dtype).name in ("float16", "float32") else np.uint16
+        sources = [gpu.device.from_host(source.reshape(-1).view(bits)) for source in sources]
     plans: dict[tuple[Bucket, ...], float] = {}
     for mib in sizes_mib:
         plans.setdefault(plan_buckets(paths, shapes, mib, codec.block), mib)
-    measured = {mib: _measure(world, codec, plan, sources, algorithm, rounds) for plan, mib in plans.items()}
+    measured = {mib: _measure(world, codec, plan, sources, algorithm, rounds, gpu) for plan, mib in plans.items()}
     return BucketSweep(choose(measured), measured)
 
 
@@ -79,13 +85,15 @@ def _measure(
     world: World,
     codec: Codec,
     plan: Sequence[Bucket],
-    sources: Sequence[NDArray[Any]],
+    sources: Sequence[Any],
     algorithm: str,
     rounds: int,
+    gpu: GpuPath | None,
 ) -> float:
-    out = aligned(4 * max((bucket.length for bucket in plan), default=0)).view(np.float32)
+    longest = max((bucket.length for bucket in plan), default=0)
+    out: Any = aligned(4 * longest).view(np.float32) if gpu is None else gpu.device.empty(longest, np.float32)
     times = []
-    with Allreduce(world, codec, plan, algorithm) as allreduce:
+    with Allreduce(world, codec, plan, algorithm, gpu=gpu) as allreduce:
         for _ in range(1 + rounds):
             world.barrier()
             start = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -34,6 +35,11 @@ class Placement:
     """Path and reason for the header of a run; empty where no rank has a GPU."""
     warning: str = ""
     """What a user should know before the run begins, once; empty if nothing."""
+
+    def warn(self, rank: int) -> None:
+        """Log the warning, if there is one, on rank 0."""
+        if self.warning and rank == 0:
+            logging.getLogger("dist_mp.exchange").warning(self.warning)
 
 
 def place(world: World, gpu: int | None, algorithm: str, cuda_aware: CudaAware) -> Placement:

@@ -59,11 +59,13 @@ def measure(world: World, request: Request) -> Times:
     from dist_mp.data.base import DataSpec
     from dist_mp.exchange.allreduce import Allreduce
     from dist_mp.exchange.graph import GraphExchange
+    from dist_mp.exchange.placement import place
     from dist_mp.exchange.plan import plan_buckets
     from dist_mp.model.build import build_task
     from dist_mp.precision.loss_scale import LossScale
     from dist_mp.precision.master import MasterWeights
     from dist_mp.precision.policy import COMPUTE_DTYPES
+    from dist_mp.train.framework import visible_gpu
     from dist_mp.train.step import TrainStep, Window
 
     config = Config.model_validate(
@@ -91,7 +93,8 @@ def measure(world: World, request: Request) -> Times:
     )
     total = tf.constant(float(request.rows * request.length * world.size))
     seed, rate = tf.constant([1, 2]), tf.constant(1e-3)
-    with Allreduce(world, codec, plan, request.algorithm) as allreduce:
+    placement = place(world, visible_gpu(), request.algorithm, "auto")
+    with Allreduce(world, codec, plan, request.algorithm, gpu=placement.gpu) as allreduce:
         kinds: dict[str, Any] = {"without": _Local(), "with": GraphExchange(plan, allreduce)}
         steps = {}
         for name, exchange in kinds.items():

@@ -11,7 +11,9 @@ from dist_mp.comm.world import World
 from dist_mp.config import Config
 from dist_mp.data.base import Dataset
 from dist_mp.exchange.allreduce import Allreduce
+from dist_mp.exchange.bucket_size import sweep_bucket_sizes
 from dist_mp.exchange.graph import GraphExchange
+from dist_mp.exchange.placement import place
 from dist_mp.exchange.plan import check_fingerprint, fingerprint, plan_buckets
 from dist_mp.model.build import build_task, initial_masters
 from dist_mp.precision.loss_scale import LossScale
@@ -19,6 +21,7 @@ from dist_mp.precision.master import MasterWeights
 from dist_mp.precision.policy import Precision, host_features, resolve_precision
 from dist_mp.schedule import worker_rate
 from dist_mp.train.evaluate import Evaluator, collector_for
+from dist_mp.train.framework import visible_gpu
 from dist_mp.train.loop import Parts
 from dist_mp.train.step import TrainStep
 from dist_mp.train.trace import StepTrace
@@ -28,19 +31,26 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
     """Build model, masters, exchange and step on this rank; all ranks call it and end with equal weights.
 
     Raises:
-        UserError: the ranks' models differ, or an unknown codec.
+        UserError: the ranks' models differ, an unknown codec, or GPU memory cannot go to MPI where it must.
     """
+    algorithm = _algorithm(config)
+    placement = place(world, visible_gpu(), algorithm, config.exchange.cuda_aware)
     precision = world.broadcast(_resolve(config) if world.rank == 0 else None)
     name = precision.name if config.exchange.codec == "auto" else config.exchange.codec
-    codec = codec_by_name(name, config.exchange.block)
+    stochastic = config.exchange.rounding == "stochastic"
+    codec = codec_by_name(name, config.exchange.block, stochastic=stochastic)
     task = build_task(config, dataset.spec, precision.compute_dtype)
     shapes = [tuple(v.shape) for v in task.variables]
     check_fingerprint(world, fingerprint(task.paths, shapes, [precision.compute_dtype] * len(shapes)))
     initial = world.broadcast(initial_masters(config, dataset.spec) if world.rank == 0 else None)
     masters = MasterWeights(task.model.trainable_variables, initial, config.optimizer, config.master_weights)
     loss_scale = LossScale(config.loss_scale, precision.name)
-    plan = plan_buckets(task.paths, shapes, config.exchange.bucket_mib, codec.block)
-    algorithm = _algorithm(config)
+    bucket_mib, buckets = config.exchange.bucket_mib, ""
+    if bucket_mib is None:
+        dtype = tf.as_dtype(precision.compute_dtype).as_numpy_dtype
+        sweep = sweep_bucket_sizes(world, codec, task.paths, shapes, dtype, algorithm, gpu=placement.gpu)
+        bucket_mib, buckets = sweep.mib, f" ({sweep})"
+    plan = plan_buckets(task.paths, shapes, bucket_mib, codec.block)
     trace = StepTrace() if config.timeline else None
     allreduce = Allreduce(
         world,
@@ -48,7 +58,9 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
         plan,
         algorithm,
         error_feedback=config.exchange.error_feedback,
+        seed=config.seed,
         span=None if trace is None else trace.exchanged,
+        gpu=placement.gpu,
     )
     step = TrainStep(
         task,
@@ -62,10 +74,24 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
         loss_known=None if trace is None else trace.loss_known,
     )
     evaluator = Evaluator(world, config, task, dataset.valid, collector_for(dataset.spec))
-    feedback = " with error feedback" if config.exchange.error_feedback else ""
+    rounding = ", stochastic rounding" if stochastic else ""
+    feedback = rounding + (" with error feedback" if config.exchange.error_feedback else "")
     exchange = f"{codec.name} on the wire{feedback}, {algorithm}, {len(plan)} bucket{'s' if len(plan) > 1 else ''}"
+    exchange += buckets
     return Parts(
-        world, config, dataset, precision, exchange, task, masters, loss_scale, allreduce, step, evaluator, trace
+        world,
+        config,
+        dataset,
+        precision,
+        exchange,
+        task,
+        masters,
+        loss_scale,
+        allreduce,
+        step,
+        evaluator,
+        trace,
+        placement,
     )
 
 
@@ -97,4 +123,5 @@ def header(parts: Parts) -> dict[str, str]:
         "batch": f"{batch * accumulation * world.size} = {batch} x {world.size} ranks x {accumulation} accumulated",
         "learning rate": rate,
         "exchange": parts.exchange,
+        **({"gradients": parts.placement.fact} if parts.placement.fact else {}),
     }

@@ -45,6 +45,19 @@ def import_tensorflow(threads: int, local_rank: int) -> Any:
     return tf
 
 
+def visible_gpu() -> int | None:
+    """CUDA number of the GPU that TensorFlow calls GPU:0 in this process; None if it has none."""
+    import tensorflow as tf
+
+    gpus = tf.config.get_visible_devices("GPU")
+    return gpu_number(gpus[0].name) if gpus else None
+
+
+def gpu_number(name: str) -> int:
+    """The number in TensorFlow's name of a physical device, such as /physical_device:GPU:3."""
+    return int(name.rpartition(":")[2])
+
+
 def gpu_of_rank(local_rank: int, gpus: int) -> int:
     """Number of the GPU that a rank takes, of those that its node shows it.
 

@@ -74,6 +74,7 @@ def _train(world: World, config: Config, request: RunRequest, stop: StopRequest)
         start = Position.of(run.checkpoint.manifest)
         run.notes.extend(["; ".join(changes)] if changes else [])
     rank_logging(folder, world.rank)
+    parts.placement.warn(world.rank)
     console = make_console() if world.rank == 0 else None
     facts = header(parts)
     if run.checkpoint is not None:

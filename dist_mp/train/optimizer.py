@@ -13,7 +13,9 @@ from dist_mp.comm.world import World
 from dist_mp.errors import UserError
 from dist_mp.exchange.allreduce import Allreduce
 from dist_mp.exchange.graph import GraphExchange
+from dist_mp.exchange.placement import place
 from dist_mp.exchange.plan import check_fingerprint, fingerprint, plan_buckets
+from dist_mp.train.framework import visible_gpu
 
 
 class _Averaging:
@@ -34,7 +36,9 @@ class _Averaging:
             check_fingerprint(world, fingerprint(paths, shapes, [str(v.dtype) for v in variables]))
             codec = codec_by_name(codec_name)
             plan = plan_buckets(paths, shapes, bucket_mib, codec.block)
-            allreduce = Allreduce(world, codec, plan, algorithm)
+            placement = place(world, visible_gpu(), algorithm, "auto")
+            placement.warn(world.rank)
+            allreduce = Allreduce(world, codec, plan, algorithm, gpu=placement.gpu)
             object.__setattr__(self, "_allreduce", allreduce)
             object.__setattr__(self, "_exchange", GraphExchange(plan, allreduce))
             with tf.init_scope():

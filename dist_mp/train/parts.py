@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dist_mp.comm.world import World
 from dist_mp.config import Config
 from dist_mp.data.base import Dataset
 from dist_mp.exchange.allreduce import Allreduce
+from dist_mp.exchange.placement import Placement
 from dist_mp.model.base import Task
 from dist_mp.precision.loss_scale import LossScale
 from dist_mp.precision.master import MasterWeights
@@ -35,6 +36,8 @@ class Parts:
     evaluator: Evaluator
     trace: StepTrace | None = None
     """Gets the phases of each step where the settings ask for a timeline."""
+    placement: Placement = field(default_factory=lambda: Placement(None))
+    """Where gradients are averaged."""
 
     @property
     def rows(self) -> int:
