@@ -2,10 +2,10 @@
 
     python -m tests.kill_campaign --kills 100 --terms 30
 
-For each kill the ranks of a small job get SIGKILL (one random rank) or the launcher gets SIGTERM, at a random moment
-between the start of the ranks and their end; the job is then resumed until it ends. Counted are runs whose final
-weights and losses are those of the undisturbed run to the bit, and processes that were left behind. `--seed` makes the
-moments reproducible as far as the machine's speed is. Status 1 if a single run differs.
+For each run a random rank of a small job gets SIGKILL, or the launcher gets SIGTERM, at a random moment between the
+start of the ranks and their end; the job is then resumed until it ends. Counted are runs whose final weights and whose
+losses, rates and scales are those of the undisturbed run to the bit, and processes that were left behind. `--seed`
+chooses the moments, in steps. Status 1 if a single run differs. A run takes about half a minute on two idle cores.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ CONFIG = """
 name: victim
 precision: fp16
 loss_scale: {mode: dynamic, initial: 1048576.0, growth_interval: 5}
-data: {kind: campaign, shots: 16, min_steps: 40, max_steps: 90, profile_points: 24, length: 16, warning_steps: 20,
-       deadline_steps: 3, ignore_steps: 2}
-model: {kind: disruption, layers: 1, units: 6, filters: 4, profile_dense: 4, dropout: 0.1}
+data: {kind: text, path: corpus, length: 5}
+model: {kind: language, layers: 1, units: 8, dropout: 0.1}
 optimizer: {name: adam, clip_norm: 1.0}
-train: {batch_size: 4, epochs: 12, check_weights_every: 0, patience: 100}
+train: {batch_size: 4, epochs: 8, check_weights_every: 0, patience: 100}
 checkpoint: {every_steps: 2, keep: 3}
 """
+WORDS = 480
 RANKS = 2
 MOST_STARTS = 6
 
@@ -78,25 +78,39 @@ def result(run: Path) -> tuple[Any, ...]:
     return json.loads((run / "summary.json").read_text())["weights"], sorted(steps.items())
 
 
-def disturb(kind: str, delay: float, rng: random.Random, folder: Path, number: int) -> tuple[Path, str]:
-    """One run with one disturbance, resumed until it ends; returns its folder and what became of the disturbance."""
+def steps_of(run: Path) -> int:
+    """Steps that a run has written down so far."""
+    try:
+        return (run / "metrics.jsonl").read_bytes().count(b'"kind":"step"')
+    except OSError:
+        return 0
+
+
+def disturb(kind: str, after: int, rng: random.Random, folder: Path, number: int) -> tuple[Path, str]:
+    """One run with one disturbance, resumed until it ends; returns its folder and what became of the disturbance.
+
+    It comes within a moment after step `after`; if that is negative, while the ranks start.
+    """
     run, tag = folder / f"run-{number}", f"campaign-{os.getpid()}-{number}"
     log = open(folder / "output.log", "ab")  # noqa: SIM115 - the jobs write to it
     process = start(["victim.yaml", "--into", str(run)], folder, tag, log)
     begin = time.monotonic()
     hit = "too late"
     while process.poll() is None and time.monotonic() - begin < 200:
-        seen = ranks_of(tag) if time.monotonic() - begin >= delay else []
+        seen = ranks_of(tag) if after <= 0 or steps_of(run) >= after else []
         if len(seen) == RANKS:
+            time.sleep(rng.uniform(0.0, 0.1 if after >= 0 else 8.0))
             if kind == "kill":
                 rng.choice(seen).send_signal(signal.SIGKILL)
             else:
                 process.send_signal(signal.SIGTERM)
             hit = "hit"
             break
-        time.sleep(0.02)
+        time.sleep(0.005)
     status = process.wait(200)
-    wanted = (0,) if hit == "too late" else (0, 137) if kind == "kill" else (0, 75, 143)
+    wanted = (
+        (0,) if hit == "too late" else (0, 137) if kind == "kill" else (0, 75, 143)
+    )  # 143: before there was a state
     if status not in wanted:
         hit = f"status {status}"
     for _ in range(MOST_STARTS):
@@ -119,15 +133,20 @@ def campaign(kills: int, terms: int, seed: int, folder: Path) -> Counter[str]:
     """Run the campaign in `folder`; returns how many runs ended how."""
     rng = random.Random(seed)
     (folder / "victim.yaml").write_text(CONFIG)
-    begin = time.monotonic()
+    words = random.Random(3)
+    (folder / "corpus").mkdir()
+    for part, size in (("train", WORDS), ("valid", 60), ("test", 60)):
+        text = " ".join(f"w{words.randrange(17)}" for _ in range(size))
+        (folder / "corpus" / f"{part}.txt").write_text(text + "\n")
     whole = folder / "whole"
     status = start(["victim.yaml", "--into", str(whole)], folder, f"campaign-{os.getpid()}").wait(300)
     if status:
         raise SystemExit(f"the undisturbed run ended with status {status}")
-    seconds, wanted = time.monotonic() - begin, result(whole)
+    wanted = result(whole)
+    steps = len(wanted[1])
     counts: Counter[str] = Counter()
     for number, kind in enumerate(["kill"] * kills + ["term"] * terms):
-        run, hit = disturb(kind, rng.uniform(0.3 * seconds, seconds), rng, folder, number)
+        run, hit = disturb(kind, rng.randrange(-steps // 4, steps), rng, folder, number)
         try:
             same = "equal" if result(run) == wanted else "DIFFERENT"
         except OSError as error:
