@@ -63,6 +63,11 @@ def ask(mpi: Any, environ: Mapping[str, str]) -> tuple[bool | None, str]:
     kinds = mpi.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds")  # MPI 4.1, section 12.4.3
     if kinds is not None and "cuda" in kinds:
         return True, f"mpi_memory_alloc_kinds is {kinds}"
+    return switched(environ)
+
+
+def switched(environ: Mapping[str, str]) -> tuple[bool | None, str]:
+    """What the variables say."""
     for name in SWITCHES:
         if name in environ:
             return environ[name] != "0", f"it cannot be asked, and {name} is {environ[name]}"
