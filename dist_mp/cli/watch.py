@@ -11,7 +11,7 @@ import typer
 def watch(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUN]...", help="Run folders (default: the newest in runs/).", show_default=False),
+        typer.Argument(metavar="RUN", help="Run folders (default: the newest in runs/).", show_default=False),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print one snapshot as plain text and exit.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Time between two looks (s).")] = 1.0,
@@ -31,7 +31,7 @@ def watch(
 def report(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUN]...", help="Run folders (default: the newest in runs/).", show_default=False),
+        typer.Argument(metavar="RUN", help="Run folders (default: the newest in runs/).", show_default=False),
     ] = None,
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="Where the page goes.")] = Path(
         "report.html"

@@ -17,6 +17,7 @@ from dist_mp.errors import EXIT_STOPPED, UserError
 from dist_mp.log import rank_logging
 from dist_mp.train.checkpoint_files import open_checkpoint
 from dist_mp.train.framework import import_tensorflow
+from dist_mp.train.prometheus import check_watch
 from dist_mp.train.records import RecordWriter, StopRecord, SummaryRecord
 from dist_mp.train.run_folder import RunFolder, RunRequest, open_run_folder, write_text
 from dist_mp.train.stopping import StopRequest
@@ -51,6 +52,7 @@ def _train(world: World, config: Config, request: RunRequest, stop: StopRequest)
     begin = time.perf_counter()
     settings.resolve_batch(config, world.size)
     world.watch(config.exchange.timeout_seconds)
+    check_watch(world, config.watch, config.name)
     continued = claim(world, config, request) if request.folder is not None else None
     # TensorFlow takes seconds to import and fixes its threads when first used.
     dataset = open_dataset(config)
@@ -62,9 +64,8 @@ def _train(world: World, config: Config, request: RunRequest, stop: StopRequest)
     from dist_mp.train.loop import Trainer
     from dist_mp.train.progress import ProgressDisplay, make_console, print_header, print_summary, say
     from dist_mp.train.state import Position, restore
-    from dist_mp.train.watchers import check_watch, open_sinks, start_record
+    from dist_mp.train.watchers import open_sinks, start_record
 
-    check_watch(config.watch, config.name)
     parts = assemble(world, config, dataset)
     run = continued or claim(world, config, request)
     folder, start, states = run.path, Position(), None

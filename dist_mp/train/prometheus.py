@@ -12,6 +12,8 @@ import os
 import time
 from pathlib import Path
 
+from dist_mp.comm.world import World
+from dist_mp.config import WatchConfig
 from dist_mp.errors import UserError
 from dist_mp.train.records import EpochRecord, RanksRecord, Record, StartRecord, StepRecord, StopRecord, SummaryRecord
 
@@ -50,6 +52,19 @@ def prometheus_path(setting: str, run: str) -> Path:
     if not os.access(path.parent, os.W_OK):
         raise UserError(f"watch.prometheus {setting}: cannot write into {path.parent}")
     return path
+
+
+def check_watch(world: World, watch: WatchConfig, run: str) -> None:
+    """Raise a UserError on all ranks where rank 0 cannot write what `watch` names. Collective."""
+    problem = ""
+    if world.rank == 0 and watch.prometheus:
+        try:
+            prometheus_path(watch.prometheus, run)
+        except UserError as error:
+            problem = str(error)
+    problem = world.broadcast(problem)
+    if problem:
+        raise UserError(problem)
 
 
 class PrometheusSink:

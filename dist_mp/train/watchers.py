@@ -45,12 +45,6 @@ def start_record(parts: Parts, header: dict[str, str], step: int = 0) -> StartRe
     )
 
 
-def check_watch(watch: WatchConfig, run: str) -> None:
-    """Raise a UserError where `watch` names a place that cannot be written; meant for before the run starts."""
-    if watch.prometheus:
-        prometheus_path(watch.prometheus, run)
-
-
 def open_sinks(world: World, watch: WatchConfig, folder: Path) -> list[RecordSink]:
     """The outlets that `watch` asks for, on rank 0; none on the others.
 
