@@ -41,7 +41,9 @@ checkpoint: {every_steps: 2, keep: 3}
 """
 WORDS = 480
 RANKS = 2
-MOST_STARTS = 6
+MOST_STARTS = 3
+LONGEST = 300.0
+"""Seconds that a job may take."""
 
 
 def start(arguments: list[str], folder: Path, tag: str, errors: Any = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
@@ -86,52 +88,68 @@ def steps_of(run: Path) -> int:
         return 0
 
 
-def disturb(kind: str, after: int, rng: random.Random, folder: Path, number: int) -> tuple[Path, str]:
-    """One run with one disturbance, resumed until it ends; returns its folder and what became of the disturbance.
+def disturb(moments: list[tuple[str, int]], rng: random.Random, folder: Path, number: int) -> tuple[Path, list[str]]:
+    """One run that is disturbed several times, resumed each time, and ends at last.
 
-    It comes within a moment after step `after`; if that is negative, while the ranks start.
+    Args:
+        moments: kill, term or stop (SIGSTOP of a rank, noticed after a while), and the step after which it comes within
+            a moment; if negative, while the ranks start.
+        rng: chooses ranks and moments.
+        folder: holds `victim.yaml`, the run, and what it said.
+        number: of the run.
+
+    Returns:
+        The run folder, and what became of each disturbance.
     """
     run, tag = folder / f"run-{number}", f"campaign-{os.getpid()}-{number}"
-    log = open(folder / "output.log", "ab")  # noqa: SIM115 - the jobs write to it
-    process = start(["victim.yaml", "--into", str(run)], folder, tag, log)
-    begin = time.monotonic()
-    hit = "too late"
-    while process.poll() is None and time.monotonic() - begin < 200:
-        seen = ranks_of(tag) if after <= 0 or steps_of(run) >= after else []
-        if len(seen) == RANKS:
-            time.sleep(rng.uniform(0.0, 0.1 if after >= 0 else 8.0))
-            if kind == "kill":
-                rng.choice(seen).send_signal(signal.SIGKILL)
-            else:
-                process.send_signal(signal.SIGTERM)
-            hit = "hit"
-            break
-        time.sleep(0.005)
-    status = process.wait(200)
-    wanted = (
-        (0,) if hit == "too late" else (0, 137) if kind == "kill" else (0, 75, 143)
-    )  # 143: before there was a state
-    if status not in wanted:
-        hit = f"status {status}"
-    for _ in range(MOST_STARTS):
-        if (run / "summary.json").exists():
-            break
-        process = start(["victim.yaml", "--into", str(run)], folder, tag, log)
-        process.wait(300)
-    log.close()
+    became = []
+    with open(folder / "output.log", "ab") as log:
+        for kind, after in moments:
+            more = ["exchange.timeout_seconds=15"] if kind == "stop" else []
+            became.append(disturb_once(kind, after, rng, start(victim(run, *more), folder, tag, log), run, tag))
+        for _ in range(MOST_STARTS):
+            if not (run / "summary.json").exists():
+                start(victim(run), folder, tag, log).wait(LONGEST)
     end = time.monotonic() + 5
     while (left := members(tag)) and time.monotonic() < end:
         time.sleep(0.1)
     if left:
-        hit = f"left behind {[p.pid for p in left]}"
+        became.append(f"left behind {[p.pid for p in left]}")
         for survivor in left:
             survivor.kill()
-    return run, hit if hit != "hit" else f"hit, status {status}"
+    return run, became
 
 
-def campaign(kills: int, terms: int, seed: int, folder: Path) -> Counter[str]:
-    """Run the campaign in `folder`; returns how many runs ended how."""
-    rng = random.Random(seed)
+def victim(run: Path, *more: str) -> list[str]:
+    """What is started: a run in this folder, from its newest checkpoint."""
+    return ["victim.yaml", "--into", str(run), *more]
+
+
+def disturb_once(
+    kind: str, after: int, rng: random.Random, process: subprocess.Popen[bytes], run: Path, tag: str
+) -> str:
+    """Disturb a job that was just started; returns what became of it."""
+    begin, hit = time.monotonic(), False
+    while process.poll() is None and not hit and time.monotonic() - begin < LONGEST:
+        seen = ranks_of(tag) if after <= 0 or steps_of(run) >= after else []
+        if len(seen) == RANKS:
+            time.sleep(rng.uniform(0.0, 0.1 if after >= 0 else 8.0))
+            if kind == "term":
+                process.send_signal(signal.SIGTERM)
+            else:
+                rng.choice(seen).send_signal(signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+            hit = True
+        time.sleep(0.005)
+    status = process.wait(LONGEST)
+    if not hit:
+        return "too late" if status == 0 else f"UNEXPECTED status {status}"
+    # 143: asked to end before there was a state to save; 0: it ended at that very moment.
+    expected = {"kill": (0, 137), "term": (0, 75, 143), "stop": (1,)}[kind]
+    return f"hit, {'' if status in expected else 'UNEXPECTED '}status {status}"
+
+
+def undisturbed(folder: Path) -> tuple[Any, ...]:
+    """Write settings and data into `folder`, run once without any disturbance, and return the result."""
     (folder / "victim.yaml").write_text(CONFIG)
     words = random.Random(3)
     (folder / "corpus").mkdir()
@@ -139,19 +157,25 @@ def campaign(kills: int, terms: int, seed: int, folder: Path) -> Counter[str]:
         text = " ".join(f"w{words.randrange(17)}" for _ in range(size))
         (folder / "corpus" / f"{part}.txt").write_text(text + "\n")
     whole = folder / "whole"
-    status = start(["victim.yaml", "--into", str(whole)], folder, f"campaign-{os.getpid()}").wait(300)
+    status = start(["victim.yaml", "--into", str(whole)], folder, f"campaign-{os.getpid()}").wait(LONGEST)
     if status:
         raise SystemExit(f"the undisturbed run ended with status {status}")
-    wanted = result(whole)
+    return result(whole)
+
+
+def campaign(kills: int, terms: int, seed: int, folder: Path) -> Counter[str]:
+    """Run the campaign in `folder`; returns how many runs ended how."""
+    rng = random.Random(seed)
+    wanted = undisturbed(folder)
     steps = len(wanted[1])
     counts: Counter[str] = Counter()
     for number, kind in enumerate(["kill"] * kills + ["term"] * terms):
-        run, hit = disturb(kind, rng.randrange(-steps // 4, steps), rng, folder, number)
+        run, became = disturb([(kind, rng.randrange(-steps // 4, steps))], rng, folder, number)
         try:
             same = "equal" if result(run) == wanted else "DIFFERENT"
         except OSError as error:
             same = f"WITHOUT RESULT ({error.strerror})"
-        outcome = f"{kind}: {hit}: {same}"
+        outcome = f"{kind}: {', '.join(became)}: {same}"
         counts[outcome] += 1
         print(f"{number + 1} of {kills + terms}: {outcome}", flush=True)
         if same == "equal":
@@ -161,7 +185,9 @@ def campaign(kills: int, terms: int, seed: int, folder: Path) -> Counter[str]:
 
 def failures(counts: Counter[str]) -> int:
     """How many runs differ, left a process behind, or ended with a status that they should not have."""
-    return sum(n for what, n in counts.items() if not what.endswith(": equal") or "left" in what or ": status" in what)
+    return sum(
+        n for what, n in counts.items() if not what.endswith(": equal") or "left" in what or "UNEXPECTED" in what
+    )
 
 
 def main() -> None:

@@ -60,6 +60,7 @@ def _train(world: World, config: Config, request: RunRequest, stop: StopRequest)
 
     from dist_mp.train.assemble import assemble, header
     from dist_mp.train.checkpoint import Checkpointer
+    from dist_mp.train.data_state import write_data_state
     from dist_mp.train.final import finish
     from dist_mp.train.loop import Trainer
     from dist_mp.train.progress import ProgressDisplay, make_console, print_header, print_summary, say
@@ -89,6 +90,8 @@ def _train(world: World, config: Config, request: RunRequest, stop: StopRequest)
         parts.trace.open(folder / "timeline", world.rank)
     sinks = open_sinks(world, config.watch, folder)
     try:
+        if world.rank == 0:
+            write_data_state(folder, dataset)
         with RecordWriter(folder / "metrics.jsonl" if world.rank == 0 else None, sinks) as records:
             records.write(start_record(parts, facts, start.step))
             with ProgressDisplay(console, config.train.epochs, config.watch) as display:
@@ -119,6 +122,7 @@ def _train(world: World, config: Config, request: RunRequest, stop: StopRequest)
     parts.allreduce.close()
     if parts.trace is not None:
         parts.trace.close()
+    run.release()
     if summary is None:
         name = signal.Signals(trainer.stopped_by).name
         say(console, f"stopped by {name}; the state is saved: dist-mp run -n {world.size} --resume {folder}")

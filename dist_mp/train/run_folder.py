@@ -10,7 +10,7 @@ import platform
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dist_mp import settings
 from dist_mp.config import Config
@@ -58,7 +58,14 @@ class RunFolder:
     """Where the run goes on; None for a run that begins."""
     notes: list[str] = field(default_factory=list)
     """What the user should know about it, a line each."""
-    lock: IO[str] | None = None
+    lock: int | None = None
+    """Descriptor of the locked file; closing it, or the end of the process, gives the lock back."""
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
 
 
 def open_run_folder(config: Config, request: RunRequest) -> RunFolder:
@@ -77,6 +84,15 @@ def open_run_folder(config: Config, request: RunRequest) -> RunFolder:
         return _begin(config, path)
     with _written(path):
         lock = lock_folder(path)
+    try:
+        return _continue(config, request, path, lock)
+    except UserError:
+        os.close(lock)
+        raise
+
+
+def _continue(config: Config, request: RunRequest, path: Path, lock: int) -> RunFolder:
+    with _written(path):
         tidy_checkpoints(path / FOLDER)
     if not list_checkpoints(path) and request.new_is_fine:
         run = _begin(config, path, lock)
@@ -107,7 +123,7 @@ def _new_run(config: Config) -> RunFolder:
         raise OSError(errno.EEXIST, "a thousand folders of this name exist")
 
 
-def _begin(config: Config, path: Path, lock: IO[str] | None = None) -> RunFolder:
+def _begin(config: Config, path: Path, lock: int | None = None) -> RunFolder:
     with _written(path):
         path.mkdir(parents=True, exist_ok=True)
         lock = lock or lock_folder(path)
@@ -134,26 +150,23 @@ def _written(path: Path, setting: str = "") -> Any:
         raise UserError(f"{setting}{path}: cannot write there ({error.strerror}); name another") from error
 
 
-def lock_folder(path: Path) -> IO[str]:
-    """Keep other runs out of a folder until the file that is returned is closed, or this process ends.
+def lock_folder(path: Path) -> int:
+    """Keep other runs out of a folder until the descriptor that is returned is closed, or this process ends.
 
     Raises:
         UserError: another run writes to it.
     """
-    file = open(path / LOCK, "a+", encoding="utf-8")  # noqa: SIM115 - open as long as the run
+    file = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             return file  # a file system without locks
-        file.seek(0)
-        who = " ".join(file.read().split()) or "unknown"
-        file.close()
+        who = " ".join(os.read(file, 200).decode(errors="replace").split()) or "unknown"
+        os.close(file)
         raise UserError(f"{path}: another run writes to it ({who}); wait for its end or name another") from error
-    file.seek(0)
-    file.truncate()
-    file.write(f"process {os.getpid()} on {platform.node()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-    file.flush()
+    os.ftruncate(file, 0)
+    os.write(file, f"process {os.getpid()} on {platform.node()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
     return file
 
 

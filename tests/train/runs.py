@@ -115,7 +115,7 @@ def resume(
 ) -> tuple[Any, SummaryRecord | None, Kept, list[str]]:
     """Train from the newest checkpoint of `folder` on; whatever state the parts are in, it is replaced.
 
-    Rank `stop_rank` is asked to stop after step `stop_after`. Returns trainer, summary, records, and what the resume
+    Rank `stop_rank` is asked to stop when it writes down step `stop_after`, and all stop after the next one. Returns trainer, summary, records, and what the resume
     said.
     """
     from dist_mp.train import loop, state

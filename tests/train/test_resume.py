@@ -110,7 +110,9 @@ def same_batch(worlds: dict[int, Any], rank: int, folder: Path) -> None:
 
     def of(ranks: int) -> Config:
         size = {"batch_size": 12 // ranks, "epochs": 1, "eval_batch_size": 12 // ranks}
-        return language(folder, train=size, model={"dropout": 0.0}).model_copy(update={"precision": "fp32"})
+        rate = {"rule": "constant"}
+        config = language(folder, train=size, model={"dropout": 0.0}, schedule=rate)
+        return config.model_copy(update={"precision": "fp32"})
 
     run = folder / "same"
     if rank < 2:
@@ -130,7 +132,7 @@ def same_batch(worlds: dict[int, Any], rank: int, folder: Path) -> None:
         assert notes == ["1 ranks go on where 3 stopped"]
         got = parts.masters.values()
         _, expected, whole, _ = resume(parts, folder / "whole")
-        assert [entry[0] for entry in kept.trace()[:-1]] == list(range(4, len(whole.trace()) - 1))
+        assert [entry[0] for entry in kept.trace()[:-1]] == list(range(5, len(whole.trace()) - 1))
         assert summary.metrics["loss"] == pytest.approx(expected.metrics["loss"], abs=1e-6)
         for own, wanted in zip(got, parts.masters.values(), strict=True):
             np.testing.assert_allclose(own, wanted, atol=1e-6)
@@ -145,11 +147,11 @@ def another_batch(worlds: dict[int, Any], rank: int, folder: Path) -> None:
     )
     run = folder / "other"
     if rank < 2:
-        resume(make_parts(worlds[2], config, run), run, stop_after=3)
+        resume(make_parts(worlds[2], config, run), run, stop_after=2)
     worlds[3].barrier()
     parts = make_parts(worlds[3], config)
     before = newest_checkpoint(run)
-    *_, notes = resume(parts, run, stop_after=5, stop_rank=1)
+    *_, notes = resume(parts, run, stop_after=4, stop_rank=1)
     assert notes == [
         "3 ranks go on where 2 stopped",
         "each rank has the mean of the residuals of error feedback",
@@ -159,9 +161,9 @@ def another_batch(worlds: dict[int, Any], rank: int, folder: Path) -> None:
     from dist_mp.train.state import restore
 
     restore(parts, before)
+    assert sum(np.abs(residual).max() > 0 for residual in parts.allreduce.residuals()) > len(parts.task.paths) / 2
     two = [before.tensors(f"rank-0000{i}") for i in range(2)]
     for path, mean in zip(parts.task.paths, parts.allreduce.residuals(), strict=True):
-        assert np.abs(mean).max() > 0 or "bias" in path
         np.testing.assert_allclose(mean, (two[0][f"residual/{path}"] + two[1][f"residual/{path}"]) / 2, rtol=1e-6)
     if rank == 0:
         assert newest_checkpoint(run).manifest.cursor == [(6, 3), (9, 2)]
