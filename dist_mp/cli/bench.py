@@ -70,6 +70,10 @@ def codec(
     gradients: Annotated[
         list[Path] | None, typer.Option(help="A further array (.npy) for the error table; may be given several times.")
     ] = None,
+    train: Annotated[
+        str | None, typer.Option(help="A configuration whose gradients join the error table; trained by one worker.")
+    ] = None,
+    train_steps: Annotated[int, typer.Option(min=1, help="Steps after which its gradients are taken.")] = 50,
     peers: PeersOption = None,
     out: OutOption = None,
 ) -> None:
@@ -86,6 +90,12 @@ def codec(
             arrays[path.stem] = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise UserError(f"--gradients {path}: is no array that NumPy can read ({error})") from error
+    if train is not None:
+        from dist_mp import settings
+        from dist_mp.experiments.run_gradients import gradients_of_run
+
+        trained = gradients_of_run(settings.load(train, []), train_steps)
+        arrays["gradients"] = np.concatenate([gradient.ravel() for gradient in trained.values()])
     bench = CodecBench(names(codecs), block, numbers, rounds=rounds, gradients=arrays, peers=peers)
     report = measure_codecs(bench)
     print_report(Console(), report)
