@@ -76,6 +76,14 @@ class JobRequest:
         return self.nodes * self.ntasks_per_node
 
     @property
+    def kills_on_bad_exit(self) -> bool:
+        """Whether srun must end a run when one of its ranks dies: PMIx does so itself, PMI-2 leaves the others waiting.
+
+        Where srun does it, it also ends ranks that are still about to exit after they have saved.
+        """
+        return self.launcher == "srun" and not self.mpi.startswith("pmix")
+
+    @property
     def script(self) -> str:
         """Path of the job script."""
         return f"{self.folder}/job.sh"

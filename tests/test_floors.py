@@ -27,6 +27,7 @@ FLOORS = {
     "model": 1.1,
     "exchange": 2.0,
     "launch": 2.0,
+    "doctor": 2.1,
     "train": 3.0,
     "experiments": 3.1,
     "cli": 4.0,

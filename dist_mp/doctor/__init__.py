@@ -1,0 +1,1 @@
+"""What the machine, the MPI and the launcher of this environment are, and whether they fit together."""

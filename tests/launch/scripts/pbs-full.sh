@@ -1,0 +1,73 @@
+#!/bin/bash
+#PBS -N wlm
+#PBS -S /bin/bash
+#PBS -j oe
+#PBS -o /home/ann/runs/wlm-20260101-120000/scheduler.log
+#PBS -V
+#PBS -l select=2:ncpus=32:mpiprocs=4:ngpus=4:a100|h100
+#PBS -l walltime=48:00:00
+#PBS -r y
+#PBS -q gpu
+#PBS -A phys-7
+#PBS -l qos=long
+#PBS -J 1-2%1
+#PBS -m ae
+# wlm on 8 rank(s)
+# Written by dist-mp submit. A signal before the time limit goes on to every rank. The ranks save their state and end
+# with status 75, the job goes back into the queue, and its next start resumes.
+
+warned= asked= signalled= child=
+trap 'warned=yes signalled=yes; [ -z "$child" ] || kill -USR1 "$child" 2>/dev/null' USR1
+trap 'asked=yes signalled=yes; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM
+
+cd '/home/ann/language models' || exit 2
+folder=/home/ann/runs/wlm-20260101-120000
+settings=()
+index=${DIST_MP_TASK:-$PBS_ARRAY_INDEX}
+case $index in
+1) settings=(schedule.base=0.1 'name=it'"'"'s') ;;
+2) settings=(schedule.base=0.2 'name=it'"'"'s') ;;
+*) echo "dist-mp: this array has no task '$index'" >&2; exit 2 ;;
+esac
+folder=$folder/task-$index
+mkdir -p "$folder" || exit 2
+job_id=$PBS_JOBID
+# PBS writes its own log at the end only, and anew for each job.
+exec >>"$folder/job.log" 2>&1
+
+module load openmpi/5.0
+export NCCL_DEBUG=WARN
+export PMIX_MCA_psec=native
+
+echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) $job_id $(hostname)" >>"$folder/job-starts"
+starts=$(wc -l <"$folder/job-starts")
+echo running >"$folder/job-state"
+echo "dist-mp: job $job_id, start $starts, $(date)"
+# No signal of this scheduler reaches the script alone before the time limit, so a timer sends it.
+( trap 'kill $!; exit' TERM; sleep 172200 & wait $!; kill -USR1 $$ ) &
+timer=$!
+trap 'kill "$timer" 2>/dev/null' EXIT
+
+/home/ann/env/bin/python -m dist_mp run -n 8 /home/ann/runs/wlm-20260101-120000/job.yaml "${settings[@]}" --into "$folder" &
+child=$!
+while true; do
+    signalled=
+    wait "$child"
+    status=$?
+    [ -n "$signalled" ] || break # a signal to this script cuts wait short; the launcher may still run
+done
+
+# 75: saved. 138: the signal came before a rank was ready for it, so there was nothing new to save.
+if [ -n "$warned" ] && [ -z "$asked" ] && [[ $status =~ ^(75|138)$ ]]; then
+    if [ "$starts" -le 7 ]; then
+        echo "dist-mp: the time limit is near and the state is saved: job $job_id goes back into the queue"
+        echo requeued >"$folder/job-state"
+        # Only operators may qrerun: the script submits itself again, under a new id that is found in the file `job-starts`.
+        grep -v '^#PBS -J' /home/ann/runs/wlm-20260101-120000/job.sh | qsub -v DIST_MP_TASK="$index" && exit 0
+    else
+        echo "dist-mp: the time limit is near and the state is saved; after 7 requeues the job stays out"
+    fi
+fi
+echo "ended $status" >"$folder/job-state"
+echo "dist-mp: job $job_id ended with status $status, $(date)"
+exit "$status"

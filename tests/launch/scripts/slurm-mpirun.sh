@@ -1,0 +1,52 @@
+#!/bin/bash
+#SBATCH --job-name=wlm
+#SBATCH --output=/home/ann/runs/wlm-20260101-120000/job-%j.log
+#SBATCH --open-mode=append
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=1
+#SBATCH --time=01:30:00
+#SBATCH --signal=B:USR1@120
+#SBATCH --requeue
+# wlm on 8 rank(s)
+# Written by dist-mp submit. A signal before the time limit goes on to every rank. The ranks save their state and end
+# with status 75, the job goes back into the queue, and its next start resumes.
+
+warned= asked= signalled= child=
+trap 'warned=yes signalled=yes; [ -z "$child" ] || kill -USR1 "$child" 2>/dev/null' USR1
+trap 'asked=yes signalled=yes; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM
+
+cd '/home/ann/language models' || exit 2
+folder=/home/ann/runs/wlm-20260101-120000
+settings=()
+job_id=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+job_id=${job_id:-$SLURM_JOB_ID}
+
+
+echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) $job_id $(hostname)" >>"$folder/job-starts"
+starts=$(wc -l <"$folder/job-starts")
+echo running >"$folder/job-state"
+echo "dist-mp: job $job_id, start $starts, $(date)"
+
+/home/ann/env/bin/python -m dist_mp run -n 8 /home/ann/runs/wlm-20260101-120000/job.yaml "${settings[@]}" --into "$folder" &
+child=$!
+while true; do
+    signalled=
+    wait "$child"
+    status=$?
+    [ -n "$signalled" ] || break # a signal to this script cuts wait short; the launcher may still run
+done
+
+# 75: saved. 138: the signal came before a rank was ready for it, so there was nothing new to save.
+if [ -n "$warned" ] && [ -z "$asked" ] && [[ $status =~ ^(75|138)$ ]]; then
+    if [ "$starts" -le 100 ]; then
+        echo "dist-mp: the time limit is near and the state is saved: job $job_id goes back into the queue"
+        echo requeued >"$folder/job-state"
+        scontrol requeue "$job_id" && exit "$status"
+    else
+        echo "dist-mp: the time limit is near and the state is saved; after 100 requeues the job stays out"
+    fi
+fi
+echo "ended $status" >"$folder/job-state"
+echo "dist-mp: job $job_id ended with status $status, $(date)"
+exit "$status"
