@@ -114,8 +114,8 @@ class ProgressDisplay:
         skipped = "" if record.applied else " skipped"
         return (
             f"loss {record.loss:.4f} lr {record.learning_rate:.3g} scale {record.loss_scale:g}{skipped} "
-            f"{rate:,.0f} samples/s  compute {compute:.0f}% exchange {exchange:.0f}% wait {wait:.0f}% "
-            f"input {input_:.0f}%"
+            f"{rate:,.{0 if rate >= 10 else 2}f} samples/s  "
+            f"compute {compute:.0f}% exchange {exchange:.0f}% wait {wait:.0f}% input {input_:.0f}%"
         )
 
 
