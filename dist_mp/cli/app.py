@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from dist_mp import __version__
-from dist_mp.cli import bench, config, data, doctor, export, jobs, run, submit, train, watch
+from dist_mp.cli import bench, config, data, doctor, export, jobs, predict, run, submit, train, watch
 from dist_mp.errors import EXIT_USER_ERROR, UserError
 from dist_mp.launch.mpirun import rank_and_size
 
@@ -35,6 +35,7 @@ def make_app() -> typer.Typer:
     app.command("run", short_help="Train on so many ranks, started with mpirun.")(run.run)
     app.command("train", short_help="Train as one rank of mpirun or srun, or alone.")(train.train)
     app.command("export", short_help="The weights of a run as Keras model and SavedModel.")(export.export)
+    app.command("predict", short_help="What a trained model says of data, as CSV or Parquet.")(predict.predict)
     app.command("submit", short_help="Put a run into the queue of Slurm, PBS or LSF.")(submit.submit)
     app.command("doctor", short_help="Check MPI, launcher, machine, GPUs and network.")(doctor.doctor)
     app.command("status", short_help="How submitted jobs stand.")(jobs.status)

@@ -35,15 +35,7 @@ def array_dataset(
 ) -> LabelledDataset:
     """Read a file or folder; refuses arrays of other shapes and types, and pickles of anything but lists of numbers."""
     arrays = {name: _load(path, name) for name in NAMES}
-    labels = {}
-    for part in ("train", "test"):
-        y, count = arrays[f"y_{part}"], len(arrays[f"x_{part}"])
-        whole = isinstance(y, np.ndarray) and y.dtype.kind in "iub" and y.size == count and y.ndim in (1, 2)
-        if not whole:
-            raise UserError(f"{path}: y_{part} must be {count} whole numbers, one a sample of x_{part}")
-        if count and not 0 <= int(y.min()) <= int(y.max()) < 100_000:
-            raise UserError(f"{path}: y_{part} holds classes {int(y.min())} to {int(y.max())}; they begin with 0")
-        labels[part] = np.asarray(y).reshape(-1).astype(np.int32)
+    labels = {part: _labels(path, part, arrays[f"y_{part}"], len(arrays[f"x_{part}"])) for part in ("train", "test")}
     samples = {part: arrays[f"x_{part}"] for part in ("train", "test")}
     kinds = {part: _kind(f"{path}: x_{part}", known) for part, known in samples.items()}
     if kinds["train"] != kinds["test"]:
@@ -63,6 +55,42 @@ def array_dataset(
         order_seed=order_seed,
         vocabulary=size if words else 0,
     )
+
+
+def sample_arrays(path: Path, part: str, max_words: int | None) -> tuple[Any, NDArray[np.int32] | None]:
+    """Samples of one part with their labels, None where there are none; words where `max_words` is given.
+
+    A single `.npy` file holds samples without labels.
+    """
+    if path.suffix == ".npy":
+        samples, labels = _mapped(path, path.name), None
+    else:
+        samples = _load(path, f"x_{part}")
+        absent = path.is_dir() and not (path / f"y_{part}.npy").is_file()
+        labels = None if absent else _labels(path, part, _load(path, f"y_{part}"), len(samples))
+    where = f"{path}: x_{part}"
+    kind = _kind(where, samples)
+    if (kind == "words") != (max_words is not None):
+        raise UserError(f"{where} holds {kind}, which is not what the model was trained on")
+    return samples if max_words is None else _words(where, samples, max_words), labels
+
+
+def _labels(path: Path, part: str, y: Any, count: int) -> NDArray[np.int32]:
+    whole = isinstance(y, np.ndarray) and y.dtype.kind in "iub" and y.size == count and y.ndim in (1, 2)
+    if not whole:
+        raise UserError(f"{path}: y_{part} must be {count} whole numbers, one a sample of x_{part}")
+    if count and not 0 <= int(y.min()) <= int(y.max()) < 100_000:
+        raise UserError(f"{path}: y_{part} holds classes {int(y.min())} to {int(y.max())}; they begin with 0")
+    return np.asarray(y).reshape(-1).astype(np.int32)
+
+
+def _mapped(path: Path, name: str) -> np.ndarray:
+    try:
+        found: np.ndarray = np.lib.format.open_memmap(path, mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:160]
+        raise UserError(f"{path}: {name} cannot be read: {reason}") from error
+    return found
 
 
 def _kind(where: str, samples: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,3 +101,10 @@ class Dataset(ABC):
     @abstractmethod
     def describe(self) -> str:
         """One line for the run's header: what the data is and how much of it."""
+
+    def state(self) -> dict[str, Any]:
+        """What prediction on other data needs of these: vocabulary, scale, classes; as JSON has it, empty if unknown.
+
+        :mod:`dist_mp.data.unseen` reads it.
+        """
+        return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import tarfile
 import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -66,41 +67,65 @@ def _read(path: Path) -> bytes:
 
 def idx_dataset(folder: Path, validation_fraction: float = 0.1, order_seed: int = 1) -> LabelledDataset:
     """The four files of MNIST or Fashion-MNIST in a folder, gzipped or not."""
-    arrays = []
-    for name in IDX_FILES:
-        found = [folder / f"{name}{end}" for end in ("", ".gz") if (folder / f"{name}{end}").is_file()]
-        if not found:
-            raise UserError(f"{folder}: no file {name} or {name}.gz")
-        arrays.append(read_idx(found[0]))
-    for first in (0, 2):
-        images, labels, name = arrays[first], arrays[first + 1], IDX_FILES[first]
-        if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels) or not images.size:
-            raise UserError(f"{folder}: {name}: images {images.shape} do not belong to labels {labels.shape}")
-    if arrays[0].shape[1:] != arrays[2].shape[1:]:
-        raise UserError(f"{folder}: training images are {arrays[0].shape[1:]}, test images {arrays[2].shape[1:]}")
-    classes = [str(label) for label in range(int(arrays[1].max()) + 1)]
-    training = Labelled(arrays[0], arrays[1].astype(np.int32))
-    test = Labelled(arrays[2], arrays[3].astype(np.int32))
+    training, test = (Labelled(*_idx_pair(folder, part)) for part in ("train", "test"))
+    if training.samples.shape[1:] != test.samples.shape[1:]:
+        shapes = training.samples.shape[1:], test.samples.shape[1:]
+        raise UserError(f"{folder}: training images are {shapes[0]}, test images {shapes[1]}")
+    classes = [str(label) for label in range(int(training.labels.max()) + 1)]
     return LabelledDataset(
         str(folder), training, test, classes, validation_fraction=validation_fraction, order_seed=order_seed
     )
 
 
+def _idx_pair(folder: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Images and labels of the training or the test files."""
+    arrays = []
+    for name in IDX_FILES[:2] if part == "train" else IDX_FILES[2:]:
+        found = [folder / f"{name}{end}" for end in ("", ".gz") if (folder / f"{name}{end}").is_file()]
+        if not found:
+            raise UserError(f"{folder}: no file {name} or {name}.gz")
+        arrays.append(read_idx(found[0]))
+    images, labels = arrays
+    if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels) or not images.size:
+        name = IDX_FILES[0 if part == "train" else 2]
+        raise UserError(f"{folder}: {name}: images {images.shape} do not belong to labels {labels.shape}")
+    return images, labels.astype(np.int32)
+
+
+def idx_part(path: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.int32] | None]:
+    """Images and labels of one part of a folder, or the images of one file, without labels."""
+    if path.is_dir():
+        return _idx_pair(path, part)
+    images = read_idx(path)
+    if images.ndim != 3 or not images.size:
+        raise UserError(f"{path}: holds {images.shape}; images [N, H, W] are expected")
+    return images, None
+
+
+def cifar_part(path: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Images and labels of one part of CIFAR-10."""
+    batches = _cifar_folder(path) if path.is_dir() else _cifar_archive(path)
+    labelled = _cifar_labelled(path, batches, CIFAR_TRAIN if part == "train" else (CIFAR_TEST,))
+    return labelled.samples, labelled.labels
+
+
 def cifar_dataset(path: Path, validation_fraction: float = 0.1, order_seed: int = 1) -> LabelledDataset:
     """CIFAR-10, binary version (Krizhevsky 2009): the folder `cifar-10-batches-bin`, or the archive that holds it."""
     batches = _cifar_folder(path) if path.is_dir() else _cifar_archive(path)
-    parts = []
-    for names in (CIFAR_TRAIN, (CIFAR_TEST,)):
-        missing = [name for name in names if name not in batches]
-        if missing:
-            raise UserError(f"{path}: no {missing[0]}; the binary version of CIFAR-10 is expected")
-        records = np.concatenate([_cifar_records(f"{path}: {name}", batches[name]) for name in names])
-        # Stored plane by plane: red, green, blue.
-        images = np.ascontiguousarray(records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-        parts.append(Labelled(images, records[:, 0].astype(np.int32)))
+    parts = [_cifar_labelled(path, batches, names) for names in (CIFAR_TRAIN, (CIFAR_TEST,))]
     return LabelledDataset(
         str(path), parts[0], parts[1], CIFAR_CLASSES, validation_fraction=validation_fraction, order_seed=order_seed
     )
+
+
+def _cifar_labelled(path: Path, batches: Mapping[str, bytes], names: Sequence[str]) -> Labelled:
+    missing = [name for name in names if name not in batches]
+    if missing:
+        raise UserError(f"{path}: no {missing[0]}; the binary version of CIFAR-10 is expected")
+    records = np.concatenate([_cifar_records(f"{path}: {name}", batches[name]) for name in names])
+    # Stored plane by plane: red, green, blue.
+    images = np.ascontiguousarray(records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    return Labelled(images, records[:, 0].astype(np.int32))
 
 
 def _cifar_records(where: str, raw: bytes) -> NDArray[np.uint8]:

@@ -92,6 +92,7 @@ class LabelledDataset(Dataset):
         mean, scale = np.zeros(1, np.float32), np.ones(1, np.float32)
         if not vocabulary:
             mean, scale = _moments(training.samples, kept)
+        self._moments = np.atleast_1d(mean), np.atleast_1d(scale)
 
         def split(known: Labelled, numbers: NDArray[np.int64], sizes: NDArray, seed: int | None) -> BucketSplit:
             sequences: Sequence[NDArray]
@@ -121,6 +122,11 @@ class LabelledDataset(Dataset):
         if isinstance(samples, np.ndarray):
             return np.full(len(samples), samples.shape[1], np.int64)
         return np.array([len(sample) for sample in samples], np.int64)
+
+    def state(self) -> dict[str, Any]:
+        """Classes, lengths and scale."""
+        mean, scale = (moment.tolist() for moment in self._moments)
+        return {"classes": list(self.classes), "bounds": self.train.bounds.tolist(), "mean": mean, "scale": scale}
 
     def describe(self) -> str:
         """One line for the run's header."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from io import BufferedIOBase
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,15 @@ def read_reviews(path: Path) -> list[Review]:
     return reviews
 
 
+def read_plain(folder: Path) -> list[Review]:
+    """Reviews without classes: the text files of a folder, by name; their label is 0.
+
+    Refused with one line: a review above 1 MiB, and text that is not UTF-8.
+    """
+    files = sorted(file for file in folder.glob("*.txt") if file.is_file())
+    return [Review("", 0, file.name, _read_file(file)) for file in files]
+
+
 def _place(parts: tuple[str, ...]) -> tuple[str, int, str] | None:
     """Part, label and file name of a review, from the path's components; None if it is something else."""
     if len(parts) < 3 or parts[-3] not in PARTS or parts[-2] not in CLASSES or not parts[-1].endswith(".txt"):
@@ -98,11 +107,13 @@ def _read_folder(folder: Path) -> Iterator[Review]:
         for name in CLASSES:
             for file in (root / part / name).glob("*.txt"):
                 if file.is_file():
-                    if file.stat().st_size > MAX_REVIEW_BYTES:
-                        raise UserError(
-                            f"{file}: {file.stat().st_size:,} bytes are too much for a review (limit 1 MiB)"
-                        )
-                    yield Review(part, CLASSES.index(name), file.name, _decode(file.read_bytes(), str(file)))
+                    yield Review(part, CLASSES.index(name), file.name, _read_file(file))
+
+
+def _read_file(file: Path) -> str:
+    if file.stat().st_size > MAX_REVIEW_BYTES:
+        raise UserError(f"{file}: {file.stat().st_size:,} bytes are too much for a review (limit 1 MiB)")
+    return _decode(file.read_bytes(), str(file))
 
 
 class _Whole:
@@ -197,6 +208,10 @@ class ReviewDataset(Dataset):
         self.train, self.valid = split(kept, order_seed), split(held_out, None)
         self.test = split(np.flatnonzero(~training), None)
         self.spec = DataSpec(length=int(bounds[-1]), vocabulary=len(self.vocabulary), classes=2)
+
+    def state(self) -> dict[str, Any]:
+        """Vocabulary, classes and lengths."""
+        return {"words": list(self.vocabulary.words), "classes": list(CLASSES), "bounds": self.train.bounds.tolist()}
 
     def describe(self) -> str:
         """One line for the run's header."""

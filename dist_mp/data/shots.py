@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +115,12 @@ class ShotSplit(Split):
         self._pieces = Pieces.whole(lengths if order_seed is None else trained_steps(lengths, settings))
         self._left: Pieces | None = None
         self._last_plan: tuple[tuple[int, int], SlotPlan] | None = None
+
+    def whole(self) -> ShotSplit:
+        """The same shots in one order and to their ends, as held-out shots are."""
+        rest = copy.copy(self)
+        rest._order_seed, rest._pieces, rest._last_plan = None, Pieces.whole(self.lengths), None
+        return rest
 
     def plan(self, epoch: int, global_rows: int) -> SlotPlan:
         """The rows of all global batches of an epoch, the same on every rank."""
@@ -270,6 +277,17 @@ class ShotDataset(Dataset):
             None,
             shots.numbers,
         )
+
+    def state(self) -> dict[str, Any]:
+        """Signals, time step and scale."""
+        return {
+            "scalars": [signal.name for signal in self.source.scalar_signals],
+            "profiles": [signal.name for signal in self.source.profile_signals],
+            "profile_points": self.source.profile_points,
+            "step_milliseconds": self.source.step_milliseconds,
+            "mean": self.normaliser.mean.tolist(),
+            "scale": self.normaliser.scale.tolist(),
+        }
 
     def describe(self) -> str:
         """One line for the run's header."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,7 +145,7 @@ class StretchSplit(Split):
     def __init__(self, tokens: NDArray[np.int32], length: int, windows: int = STRETCH_WINDOWS) -> None:
         """Take the numbers of a text's words, at least two, the window T, and how many windows a stretch has."""
         self.tokens = tokens
-        self._length, self._stretch = length, length * windows
+        self._length, self.stretch = length, length * windows
         self._last_plan: tuple[int, SlotPlan] | None = None
 
     @property
@@ -154,8 +155,8 @@ class StretchSplit(Split):
 
     def _plan(self, global_rows: int) -> SlotPlan:
         if self._last_plan is None or self._last_plan[0] != global_rows:
-            begins = np.arange(0, self.predictions, self._stretch)
-            lengths = np.minimum(self._stretch, self.predictions - begins)
+            begins = np.arange(0, self.predictions, self.stretch)
+            lengths = np.minimum(self.stretch, self.predictions - begins)
             self._last_plan = global_rows, Pieces.whole(lengths).plan(self._length, global_rows)
         return self._last_plan[1]
 
@@ -170,7 +171,7 @@ class StretchSplit(Split):
         plan, mine = self._plan(global_rows), slice(first_row, first_row + rows)
         for step in range(start_step, plan.steps):
             sequence, position = plan.sequence[step, mine], plan.position[step, mine]
-            begin = np.maximum(sequence, 0).astype(np.int64) * self._stretch + position
+            begin = np.maximum(sequence, 0).astype(np.int64) * self.stretch + position
             valid = np.arange(self._length) < plan.valid[step, mine][:, None]
             at = np.where(valid, begin[:, None] + np.arange(self._length), 0)
             yield Batch(
@@ -216,6 +217,10 @@ class TextDataset(Dataset):
         if settings.limit_tokens == 1:
             raise UserError("data.limit_tokens: a single word leaves nothing to predict; at least two are needed")
         return {part: tokens[: settings.limit_tokens] for part, tokens in corpus.tokens.items()}
+
+    def state(self) -> dict[str, Any]:
+        """The vocabulary."""
+        return {"words": list(self.vocabulary.words)}
 
     def describe(self) -> str:
         """One line for the run's header."""

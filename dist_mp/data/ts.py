@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +32,12 @@ class SeriesFile:
     """Values that were missing and filled with the last one before them (0 at the beginning)."""
 
 
-def read_ts(path: Path) -> SeriesFile:
-    """Read a file; refuses, naming the line, what is not series of numbers with a known class."""
+def read_ts(path: Path, known: tuple[str, ...] | None = None) -> SeriesFile:
+    """Read a file; refuses, naming the line, what is not series of numbers with a known class.
+
+    With the classes `known` of a model, labels are indices into them, and a file without classes is read too: its
+    classes are then empty, its labels 0.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -44,9 +49,14 @@ def read_ts(path: Path) -> SeriesFile:
     if header.get("timestamps", "false") == "true":
         raise UserError(f"{path}: @timeStamps true is not supported; evenly sampled series without stamps are")
     label_words = header.get("classlabel", "false").split()
-    if len(label_words) < 2 or label_words[0] != "true":
+    labelled = len(label_words) >= 2 and label_words[0] == "true"
+    if not labelled and known is None:
         raise UserError(f"{path}: the header needs '@classLabel true' with the names of at least one class")
-    classes = tuple(label_words[1:])
+    classes = tuple(label_words[1:]) if labelled else ()
+    strange = sorted(set(classes) - set(known or classes))
+    if strange:
+        raise UserError(f"{path}: class {strange[0][:40]!r} is not among {' '.join(known or ())[:80]}, which are known")
+    classes = known if labelled and known is not None else classes
     series: list[NDArray[np.float32]] = []
     labels: list[int] = []
     missing = 0
@@ -82,8 +92,8 @@ def _read_header(path: Path, lines: list[str]) -> tuple[dict[str, str], int]:
 
 def _read_series(where: str, line: str, classes: tuple[str, ...]) -> tuple[NDArray[np.float32], int, int]:
     """Values [L, C], class and number of missing values of one line."""
-    *channels, name = line.strip().split(":")
-    if name not in classes:
+    *channels, name = (line.strip() if classes else f"{line.strip()}:").split(":")
+    if classes and name not in classes:
         raise UserError(f"{where}: class {name[:40]!r} is not among @classLabel {' '.join(classes)[:80]}")
     if not channels:
         raise UserError(f"{where}: no values before the class")
@@ -105,7 +115,7 @@ def _read_series(where: str, line: str, classes: tuple[str, ...]) -> tuple[NDArr
         # Causal: the last value seen before the gap.
         last = np.maximum.accumulate(np.where(gaps, -1, np.arange(len(values))[:, None]), axis=0)
         values = np.where(last >= 0, np.take_along_axis(values, np.maximum(last, 0), axis=0), 0.0)
-    return values.astype(np.float32), classes.index(name), int(gaps.sum())
+    return values.astype(np.float32), classes.index(name) if classes else 0, int(gaps.sum())
 
 
 class SeriesDataset(Dataset):
@@ -135,6 +145,7 @@ class SeriesDataset(Dataset):
         steps = np.concatenate([training.series[i] for i in kept.tolist()]).astype(np.float64)
         mean, deviation = steps.mean(axis=0), steps.std(axis=0)
         deviation[deviation == 0] = 1.0
+        self._moments = mean, deviation
 
         def scaled(series: list[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
             return [((s - mean) / deviation).astype(np.float32) for s in series]
@@ -148,6 +159,12 @@ class SeriesDataset(Dataset):
         self.test = BucketSplit(scaled(test.series), test.labels, bounds, None)
         self.spec = DataSpec(length=int(bounds[-1]), channels=channels, classes=len(training.classes))
         self._path, self._missing = path, training.missing + test.missing
+
+    def state(self) -> dict[str, Any]:
+        """Classes, lengths and scale."""
+        mean, deviation = (moment.tolist() for moment in self._moments)
+        bounds = self.train.bounds.tolist()
+        return {"classes": list(self.classes), "bounds": bounds, "mean": mean, "scale": deviation}
 
     def describe(self) -> str:
         """One line for the run's header."""

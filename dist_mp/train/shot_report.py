@@ -20,7 +20,7 @@ from dist_mp.train.evaluation_records import (
     roc_points,
 )
 from dist_mp.train.platt import Logistic, fit_logistic
-from dist_mp.train.roc import ShotMaxima, WarningRules, best_threshold, count_alarms, roc
+from dist_mp.train.roc import WarningRules, best_threshold, count_alarms, roc
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,7 @@ def shot_evaluation(
         median_warning_milliseconds=float(np.median(known)) * step_milliseconds if len(known) else math.nan,
         calibration=bins_of(calibration(probability, outcome, settings.calibration_bins)),
         step_calibration=None if steps is None else bins_of(steps),
-        shots=[
-            _alarm(trace, shot, p, rules, step_milliseconds, chosen.threshold)
-            for trace, shot, p in zip(ordered, maxima, probability.tolist(), strict=True)
-        ],
+        shots=[alarm_of(trace, rules, step_milliseconds, chosen.threshold, chosen.logistic) for trace in ordered],
     )
 
 
@@ -112,9 +109,11 @@ def _deadline(
     )
 
 
-def _alarm(
-    trace: ShotTrace, maxima: ShotMaxima, probability: float, rules: WarningRules, step: float, threshold: float
+def alarm_of(
+    trace: ShotTrace, rules: WarningRules, step_milliseconds: float, threshold: float, logistic: Logistic
 ) -> ShotAlarm:
+    """What becomes of a shot at a threshold."""
+    maxima = trace.maxima(rules)
     counts = count_alarms([maxima], threshold)
     names = {
         "early": counts.early,
@@ -129,9 +128,9 @@ def _alarm(
         shot=trace.number,
         disruptive=trace.disruptive,
         alarm=next(name for name, count in names.items() if count),  # type: ignore[arg-type]
-        warning_milliseconds=None if math.isnan(warning) else warning * step,
+        warning_milliseconds=None if math.isnan(warning) else warning * step_milliseconds,
         highest=maxima.detection,
-        probability=probability,
+        probability=float(logistic.probability(np.array([maxima.detection]))[0]),
     )
 
 
