@@ -143,6 +143,9 @@ def gru_sequence(
             d_kernel = tf.matmul(flat, x_sums, transpose_a=True)
             d_recurrent = tf.matmul(tf.reshape(h_before, (steps * rows, cells)), h_sums, transpose_a=True)
             d_bias = tf.stack([column_sums(x_sums), column_sums(h_sums)])
+            # What the layer below waits for comes last: else its backward pass begins while the sums are still held.
+            with tf.control_dependencies([d_kernel, d_recurrent, d_bias]):
+                dx = tf.identity(dx)
             return dx, d_kernel, d_recurrent, d_bias, dh0
 
         return (tf.cast(stacked(h)[1:], compute), h_last), gradient

@@ -182,8 +182,12 @@ def lstm_sequence(
             dx = tf.reshape(tf.matmul(d_sums, kernel, transpose_b=True), tf.shape(x))
             d_kernel = tf.matmul(flat, d_sums, transpose_a=True)
             d_recurrent = tf.matmul(h_before, d_sums, transpose_a=True)
+            d_weights = [d_kernel, d_recurrent, column_sums(d_sums)]
             d_projections = [tf.matmul(factors[1], factors[0], transpose_a=True)] if projections else []
-            return dx, d_kernel, d_recurrent, column_sums(d_sums), tf.cast(dh0, compute), dc0, *d_projections
+            # What the layer below waits for comes last: else its backward pass begins while d_sums is still held.
+            with tf.control_dependencies([*d_weights, *d_projections]):
+                dx = tf.identity(dx)
+            return dx, *d_weights, tf.cast(dh0, compute), dc0, *d_projections
 
         return (h[1:], h_last, c_last), gradient
 
