@@ -22,6 +22,8 @@ def test_wheel(tmp_path: Path) -> None:
         names = set(archive.namelist())
         configs = {path.name for path in (ROOT / "configs").glob("*.yaml")}
         sources = {path.name for path in (ROOT / "launch").glob("*.py")}
+        templates = {path.name for path in (ROOT / "launch" / "templates").glob("*.j2")}
+        assert len(templates) == 5 and {f"dist_mp/launch/templates/{name}" for name in templates} <= names
         assert {f"dist_mp/configs/{name}" for name in configs} <= names
         assert {f"dist_mp/launch/{name}" for name in sources} <= names
         assert {"dist_mp/py.typed", "dist_mp/cli/app.py", "dist_mp/codec/lanes.py"} <= names
