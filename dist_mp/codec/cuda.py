@@ -39,7 +39,7 @@ class CudaCodec(ABC):
         self._kept: dict[tuple[Any, ...], Any] = {}
 
     def seeded(self, codec: Codec) -> CudaCodec:
-        """The same kernels with the random numbers of `codec`, which is this one's after :meth:`Codec.seeded`."""
+        """The same kernels for `codec`, which is this one with other random numbers, or another block."""
         if codec is self.codec:
             return self
         other = copy(self)
@@ -196,7 +196,7 @@ class CudaOneBit(CudaCodec):
 
     def _counts(self, n: int, blocks: int) -> Any:
         """How many of n numbers each block has."""
-        key = ("counts", n)
+        key = ("counts", n, self.codec.block)
         if key not in self._kept:
             counts = np.minimum(self.codec.block, n - self.codec.block * np.arange(blocks))
             self._kept[key] = cuda.to_device(counts.astype(np.int32))

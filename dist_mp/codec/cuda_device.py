@@ -6,6 +6,7 @@ With NUMBA_ENABLE_CUDASIM=1 the device is Numba's simulator, whose memory is tha
 from __future__ import annotations
 
 import ctypes
+import warnings
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ class CudaDevice:
         """Whether this is the simulator."""
         self.threads = SIMULATED_THREADS if self.simulated else THREADS
         """Of a block. The simulator starts a thread of the host for each."""
+        # Small gradients make small grids, on purpose.
+        warnings.filterwarnings("ignore", message="Grid size .* under-utilization")
         self.activate()
         self.stream = cuda.stream()
         self._clear = self._clearing()

@@ -43,9 +43,7 @@ def test_off_stages_without_asking() -> None:
 def test_require_ends_before_the_first_step() -> None:
     done = run("require")
     assert done.rc == 2 and "step 1" not in done.stdout, done
-    message = (
-        rf"error: exchange\.cuda_aware is require, but GPU memory cannot go to MPI as it is: {WITHOUT_CUDA}; use .*"
-    )
+    begin = r"error: exchange\.cuda_aware is require, but GPU memory cannot go to MPI as it is: "
     errors = [line for line in done.stderr.splitlines() if line.startswith("error")]
     assert len(errors) == 1 and re.fullmatch(rf"{begin}{WITHOUT_CUDA}; use .*", errors[0]), done.stderr
 

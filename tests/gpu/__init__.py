@@ -1,0 +1,1 @@
+"""Checks that need a GPU; in CI they run in Numba's simulator."""
