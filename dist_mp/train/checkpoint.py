@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import threading
 import time
@@ -165,7 +166,7 @@ class Checkpointer:
                 value = open_checkpoint(folder, check_files=False).manifest.metric
             except DamagedError:
                 continue
-            if value is not None:
+            if value is not None and not math.isnan(value):
                 best.append((value, folder))
         for _ in range(min(self._settings.keep_best, len(best))):
             chosen = best[0]

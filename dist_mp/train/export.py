@@ -110,7 +110,8 @@ def _network(model: Any, spec: DataSpec, layers: _Layers) -> keras.Model:
     if isinstance(model, LanguageModel) and model.projection is None:
         inputs = keras.Input((None,), dtype="int32", name="words")
         x = layers(keras.layers.Embedding, spec.vocabulary, model.units)(inputs)
-        x = layers(keras.layers.Dense, spec.vocabulary)(_stack(x, model.layers, model.units, layers))
+        x = _stack(x, model.layers, model.units, layers)
+        x = layers(keras.layers.Dense, spec.vocabulary)(x)
     elif isinstance(model, DisruptionModel):
         inputs, x = _disruption(model, spec, layers)
     elif isinstance(model, ClassifierModel) and not model.bidirectional:
@@ -167,6 +168,6 @@ def _disruption(model: DisruptionModel, spec: DataSpec, layers: _Layers) -> tupl
             y = layers(keras.layers.Dense, width, activation="relu")(y)
         each = keras.layers.TimeDistributed(keras.Model(profile, y, name="profiles"))
         x = keras.ops.concatenate([x[:, :, : spec.scalars], each(x[:, :, spec.scalars :])], axis=2)
-    x = layers(keras.layers.Dense, 1)(_stack(x, model.layers, model.units, layers))[:, :, 0]
-    x = keras.ops.cast(x, "float32")
+    x = _stack(x, model.layers, model.units, layers)
+    x = keras.ops.cast(layers(keras.layers.Dense, 1)(x)[:, :, 0], "float32")
     return inputs, keras.ops.sigmoid(x) if model.target == "binary" else x

@@ -71,7 +71,7 @@ class Snapshot:
 
 def host_copy(value: Any) -> NDArray[Any]:
     """A copy of a variable or tensor in host memory; 16-bit floats are widened to float32, which is exact."""
-    array = np.array(value, copy=True)
+    array = np.array(value.numpy())
     return array.astype(np.float32) if array.dtype.name in ("float16", "bfloat16") else array
 
 
