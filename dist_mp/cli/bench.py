@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -92,9 +93,14 @@ def codec(
             raise UserError(f"--gradients {path}: is no array that NumPy can read ({error})") from error
     if train is not None:
         from dist_mp import settings
+        from dist_mp.cli.train import require_tensorflow
         from dist_mp.experiments.run_gradients import gradients_of_run
+        from dist_mp.launch.mpirun import rank_environment
 
-        trained = gradients_of_run(settings.load(train, []), train_steps)
+        config = settings.load(train, [])
+        require_tensorflow()
+        os.environ.update(rank_environment(config.threads, os.environ))
+        trained = gradients_of_run(config, train_steps)
         arrays["gradients"] = np.concatenate([gradient.ravel() for gradient in trained.values()])
     bench = CodecBench(names(codecs), block, numbers, rounds=rounds, gradients=arrays, peers=peers)
     report = measure_codecs(bench)
