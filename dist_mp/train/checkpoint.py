@@ -149,7 +149,11 @@ class Checkpointer:
         try:
             write_manifest(self._folder, snapshot.manifest.model_copy(update={"files": files}))
             folder = finish_checkpoint(self._folder)
-            LOG.info("checkpoint %s, %d bytes", folder, sum(entry.bytes for entry in files.values()))
+            size, begun = sum(entry.bytes for entry in files.values()), self._last_save
+            LOG.info(
+                "checkpoint %s: %d bytes, copied in %.3f s, on the disk %.3f s later",
+                *(folder, size, snapshot.seconds, time.monotonic() - begun),
+            )
             self._prune()
         except OSError as error:
             self._error = self._cannot(snapshot, error)

@@ -125,7 +125,7 @@ def _train(world: World, config: Config, request: RunRequest, stop: StopRequest)
     run.release()
     if summary is None:
         name = signal.Signals(trainer.stopped_by).name
-        say(console, f"stopped by {name}; the state is saved: dist-mp run -n {world.size} --resume {folder}")
+        say(console, f"stopped on request ({name}); the state is saved: dist-mp run -n {world.size} --resume {folder}")
         return EXIT_STOPPED
     print_summary(console, summary)
     return 0

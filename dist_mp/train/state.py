@@ -67,6 +67,8 @@ class Snapshot:
 
     files: dict[str, dict[str, NDArray[Any]]]
     manifest: Manifest
+    seconds: float = 0.0
+    """How long the copy took."""
 
 
 def host_copy(value: Any) -> NDArray[Any]:
@@ -106,6 +108,7 @@ def capture(
         metric: `train.metric` of these weights, if they were evaluated.
         piece_bytes: from this size on, what is shared is written by several ranks.
     """
+    begin = time.perf_counter()
     rank, size = parts.world.rank, parts.world.size
     shared: list[tuple[str, str, Any]] = [
         ("masters", path, master) for path, master in zip(parts.task.paths, parts.masters.masters, strict=True)
@@ -145,7 +148,7 @@ def capture(
         config=parts.config.model_dump(),
         spec=asdict(parts.dataset.spec),
     )
-    return Snapshot(files, manifest)
+    return Snapshot(files, manifest, time.perf_counter() - begin)
 
 
 def restore(parts: Parts, checkpoint: Checkpoint, *, keep_scale: bool = True) -> tuple[list[State], list[str]]:
