@@ -19,16 +19,21 @@ from pydantic import (
 )
 
 from dist_mp.data_settings import CampaignData as CampaignData
+from dist_mp.data_settings import DataSection
 from dist_mp.data_settings import LabelledData as LabelledData
 from dist_mp.data_settings import ModuleData as ModuleData
 from dist_mp.data_settings import PairsData as PairsData
+from dist_mp.data_settings import ShapesData as ShapesData
 from dist_mp.data_settings import ShotsData as ShotsData
 from dist_mp.data_settings import ShotWindows as ShotWindows
 from dist_mp.data_settings import TextData as TextData
 from dist_mp.model_settings import ClassifierModel as ClassifierModel
 from dist_mp.model_settings import ConvolutionalModel as ConvolutionalModel
+from dist_mp.model_settings import DetectorModel as DetectorModel
 from dist_mp.model_settings import DisruptionModel as DisruptionModel
+from dist_mp.model_settings import GanModel as GanModel
 from dist_mp.model_settings import LanguageModel as LanguageModel
+from dist_mp.model_settings import ModelSection
 from dist_mp.model_settings import PythonModel as PythonModel
 from dist_mp.model_settings import TranslationModel as TranslationModel
 from dist_mp.section import Rate as Rate
@@ -251,12 +256,8 @@ class Config(Section):
         False, description="write a Chrome trace of each rank's steps into the run folder, for Perfetto"
     )
     loss_scale: LossScaleConfig = Field(default_factory=LossScaleConfig)
-    data: CampaignData | ShotsData | TextData | LabelledData | PairsData | ModuleData = Field(
-        default_factory=CampaignData, discriminator="kind"
-    )
-    model: LanguageModel | DisruptionModel | ClassifierModel | ConvolutionalModel | TranslationModel | PythonModel = (
-        Field(default_factory=DisruptionModel, discriminator="kind")
-    )
+    data: DataSection = Field(default_factory=CampaignData, discriminator="kind")
+    model: ModelSection = Field(default_factory=DisruptionModel, discriminator="kind")
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
     exchange: ExchangeConfig = Field(default_factory=ExchangeConfig)
@@ -273,6 +274,8 @@ class Config(Section):
             "classifier": ["labelled", "module"],
             "convolutional": ["labelled", "module"],
             "translation": ["pairs", "module"],
+            "detector": ["shapes"],
+            "gan": ["labelled", "module"],
             "python": ["campaign", "shots", "text", "labelled", "module"],
         }[self.model.kind]
         if self.data.kind not in fitting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -82,6 +82,13 @@ class ShotsData(ShotWindows):
     test_fraction: float = Field(
         0.0, ge=0.0, lt=1.0, description="share of shots set aside for the test; only where there are no lists"
     )
+    test_path: str = Field(
+        "", description="folder of prepared shots of another machine, all of them test shots (empty: those of path)"
+    )
+    test_scale: Literal["own", "training"] = Field(
+        "own",
+        description="test_path: signals are scaled by the other machine's own shots, as in FRNN, or by those trained on",
+    )
 
 
 class TextData(Section):
@@ -106,14 +113,14 @@ class LabelledData(Section):
     """Sequences or images with one class each, in buckets by length."""
 
     kind: Literal["labelled"] = "labelled"
-    format: Literal["reviews", "series", "idx", "cifar", "arrays", "tones"] = Field(
+    format: Literal["reviews", "series", "idx", "cifar", "arrays", "tones", "shapes"] = Field(
         "reviews",
         description="reviews: aclImdb, archive or folder; series: NAME_TRAIN.ts beside NAME_TEST.ts; idx: folder of "
         "MNIST or Fashion-MNIST; cifar: CIFAR-10, binary; arrays: .npz or folder of .npy as of Keras; tones: generated "
-        "spectrograms",
+        "spectrograms; shapes: generated images",
     )
-    path: str = Field("", description="file or folder; of series the file NAME_TRAIN.ts; of tones empty")
-    samples: PositiveInt = Field(2000, description="tones: training samples, held-out ones among them")
+    path: str = Field("", description="file or folder; of series the file NAME_TRAIN.ts; of tones and shapes empty")
+    samples: PositiveInt = Field(2000, description="tones, shapes: training samples, held-out ones among them")
     max_words: PositiveInt = Field(20_000, description="reviews, arrays of words: vocabulary limit")
     max_length: PositiveInt = Field(400, description="reviews, arrays of words: longest sequence, its end kept (steps)")
     validation_fraction: float = Field(0.1, gt=0.0, lt=1.0, description="share of training samples held out")
@@ -136,6 +143,14 @@ class PairsData(Section):
     validation_fraction: float = Field(0.1, gt=0.0, lt=1.0, description="share of pairs held out")
 
 
+class ShapesData(Section):
+    """Generated images of several objects each, with boxes, for a detector."""
+
+    kind: Literal["shapes"] = "shapes"
+    samples: int = Field(2500, ge=2, description="images, held-out ones among them")
+    validation_fraction: float = Field(0.2, gt=0.0, lt=1.0, description="share of images held out")
+
+
 class ModuleData(Section):
     """A data set from a Python module of your own, for any model."""
 
@@ -145,3 +160,7 @@ class ModuleData(Section):
         description="FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION, called with all settings; it returns a "
         "dist_mp.data.base.Dataset, for example of dist_mp.data.stream",
     )
+
+
+DataSection: TypeAlias = CampaignData | ShotsData | TextData | LabelledData | PairsData | ShapesData | ModuleData
+"""Every kind of data; `kind` tells them apart."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -108,6 +108,21 @@ class ConvolutionalModel(Section):
     dropout: Rate = Field(0.0, description="dropout after each block and before the output")
 
 
+class DetectorModel(Section):
+    """Single-shot detector of objects in small images: convolutions, default boxes on two maps."""
+
+    kind: Literal["detector"] = "detector"
+    filters: PositiveInt = Field(16, description="filters of the first block; doubled at each of the next two")
+
+
+class GanModel(Section):
+    """Generative adversarial network of small images, generator and discriminator trained in one step."""
+
+    kind: Literal["gan"] = "gan"
+    filters: PositiveInt = Field(16, description="filters at the full size of an image; doubled at each halving")
+    noise: PositiveInt = Field(32, description="random numbers that an image is made of")
+
+
 class PythonModel(Section):
     """The user's own Keras model; ``model: package.module:function`` says the same in short."""
 
@@ -116,3 +131,16 @@ class PythonModel(Section):
     target: Literal["hinge", "maxhinge", "binary", "ttd"] = Field(
         "hinge", description="campaign, shots: what the output is trained on"
     )
+
+
+ModelSection: TypeAlias = (
+    LanguageModel
+    | DisruptionModel
+    | ClassifierModel
+    | ConvolutionalModel
+    | TranslationModel
+    | DetectorModel
+    | GanModel
+    | PythonModel
+)
+"""Every kind of model; `kind` tells them apart."""

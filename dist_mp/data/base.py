@@ -34,6 +34,8 @@ class DataSpec:
     """Classes of a labelled sequence, whose label stands at its last valid step (0: a target at every step)."""
     target_vocabulary: int = 0
     """Words of the target of sentence pairs, and its padding (pairs only)."""
+    objects: int = 0
+    """Kinds of objects of which an image may hold several, with their boxes (shapes only)."""
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ def custom_dataset(config: Config, factory: str) -> Dataset:
     missing = {
         "language": "" if spec.vocabulary and not spec.classes else "a vocabulary and a target at every step",
         "disruption": "" if spec.scalars or spec.profiles else "scalars or profiles",
+        "gan": "" if spec.width else "images (width)",
         "translation": "" if spec.vocabulary and spec.target_vocabulary else "vocabulary and target_vocabulary",
     }.get(
         config.model.kind,

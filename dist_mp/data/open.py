@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dist_mp.config import Config, LabelledData, ModuleData, PairsData, TextData
+from dist_mp.config import Config, LabelledData, ModuleData, PairsData, ShapesData, TextData
 from dist_mp.data.arrays import array_dataset
 from dist_mp.data.base import Dataset
 from dist_mp.data.custom import custom_dataset
 from dist_mp.data.images import cifar_dataset, idx_dataset
 from dist_mp.data.pairs import PairDataset
 from dist_mp.data.reviews import ReviewDataset
+from dist_mp.data.shapes import ShapeDataset, shapes_dataset
 from dist_mp.data.shots import ShotDataset
 from dist_mp.data.text import TextDataset
 from dist_mp.data.tones import tones_dataset
@@ -26,17 +27,18 @@ def open_dataset(config: Config) -> Dataset:
         return _labelled(config.data, config.seed)
     if isinstance(config.data, PairsData):
         return PairDataset(config.data, config.seed)
+    if isinstance(config.data, ShapesData):
+        return ShapeDataset(config.data, config.seed)
     if isinstance(config.data, ModuleData):
         return custom_dataset(config, config.data.factory)
     return ShotDataset.from_config(config)
 
 
 def _labelled(data: LabelledData, seed: int) -> Dataset:
-    if data.format == "tones":
+    if data.format in ("tones", "shapes"):
         if data.path:
-            raise UserError(f"data.path: {data.path!r}, but tones are generated; leave it empty")
-        return tones_dataset(data.samples, data.validation_fraction, seed)
-    if not data.path:
+            raise UserError(f"data.path: {data.path!r}, but {data.format} are generated; leave it empty")
+    elif not data.path:
         raise UserError("data.path is empty: name the file or folder with the labelled samples")
     path, held_out = Path(data.path), data.validation_fraction
     match data.format:
@@ -50,3 +52,7 @@ def _labelled(data: LabelledData, seed: int) -> Dataset:
             return cifar_dataset(path, held_out, seed)
         case "arrays":
             return array_dataset(path, data.max_words, data.max_length, held_out, seed)
+        case "tones":
+            return tones_dataset(data.samples, held_out, seed)
+        case "shapes":
+            return shapes_dataset(data.samples, held_out, seed)

@@ -12,7 +12,9 @@ from dist_mp.config import (
     ClassifierModel,
     Config,
     ConvolutionalModel,
+    DetectorModel,
     DisruptionModel,
+    GanModel,
     LanguageModel,
     PythonModel,
     TranslationModel,
@@ -21,7 +23,9 @@ from dist_mp.data.base import DataSpec
 from dist_mp.model.base import Task
 from dist_mp.model.classifier import ClassifierTask
 from dist_mp.model.convolutional import ConvolutionalTask
+from dist_mp.model.detector import DetectorTask
 from dist_mp.model.disruption import DisruptionTask
+from dist_mp.model.gan import GanTask
 from dist_mp.model.language import LanguageTask
 from dist_mp.model.translation import TranslationTask
 from dist_mp.model.user import UserTask
@@ -44,6 +48,10 @@ def build_task(config: Config, spec: DataSpec, compute_dtype: str) -> Task:
             return ConvolutionalTask(config.model, spec, config.seed, compute_dtype)
         case TranslationModel():
             return TranslationTask(config.model, spec, config.seed, compute_dtype)
+        case DetectorModel():
+            return DetectorTask(config.model, spec, config.seed, compute_dtype)
+        case GanModel():
+            return GanTask(config.model, spec, config.seed, compute_dtype)
         case PythonModel():
             return UserTask(config.model, spec, config.seed, compute_dtype)
 

@@ -73,7 +73,7 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
         accumulate=config.train.accumulation > 1,
         loss_known=None if trace is None else trace.loss_known,
     )
-    evaluator = Evaluator(world, config, task, dataset.valid, collector_for(dataset.spec))
+    evaluator = Evaluator(world, config, task, dataset.valid, collector_for(dataset.spec, config.model.kind))
     rounding = ", stochastic rounding" if stochastic else ""
     feedback = rounding + (" with error feedback" if config.exchange.error_feedback else "")
     exchange = f"{codec.name} on the wire{feedback}, {algorithm}, {len(plan)} bucket{'s' if len(plan) > 1 else ''}"

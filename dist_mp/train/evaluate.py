@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from dist_mp.comm.world import World
 from dist_mp.config import Config, ShotWindows
 from dist_mp.data.base import Batch, DataSpec, Split
+from dist_mp.data.shapes import ShapeSplit
 from dist_mp.data.shots import ShotSplit
 from dist_mp.model.base import State, Task, reset_rows
 from dist_mp.train.alarms import ShotTrace, TraceParts, join_traces
 from dist_mp.train.classification import classification_metrics
+from dist_mp.train.detection import DetectionCollector
+from dist_mp.train.generation import ImageCollector
 from dist_mp.train.roc import ShotMaxima, WarningRules, roc, shot_maxima
 from dist_mp.train.tokens import TokenCollector
 
@@ -202,12 +205,16 @@ class Evaluator:
         return sums, self._task.scores(outputs) if self.collector.wants_scores else sums, state
 
 
-def collector_for(spec: DataSpec) -> Callable[[Split], Collector]:
-    """Makes the collector of what is evaluated on a split of such data."""
+def collector_for(spec: DataSpec, model: str) -> Callable[[Split], Collector]:
+    """Makes the collector of what is evaluated of a `model` (its kind in the settings) on a split of such data."""
 
     def make(split: Split) -> Collector:
         if isinstance(split, ShotSplit):
             return ShotCollector(split.settings, split)
+        if isinstance(split, ShapeSplit):
+            return DetectionCollector(split)
+        if model == "gan":
+            return ImageCollector()
         if spec.target_vocabulary:
             return TokenCollector()
         if spec.classes:
