@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -15,6 +16,7 @@ from dist_mp.comm.world import World
 from dist_mp.config import ScheduleConfig
 from dist_mp.errors import UserError
 from dist_mp.schedule import learning_rate
+from dist_mp.train.fit_checkpoint import FitCheckpoints
 from dist_mp.train.optimizer import DistributedOptimizer, broadcast_variables
 
 
@@ -39,16 +41,20 @@ class _Rows(keras.utils.PyDataset):
         return self._x[chosen], self._y[chosen]
 
     def on_epoch_end(self) -> None:
-        self._epoch += 1
+        self.begin(self._epoch + 1)
+
+    def begin(self, epoch: int) -> None:
+        """Take the order of an epoch."""
+        self._epoch = epoch
         self._order = self._permutation()
 
 
 class _Rate(keras.callbacks.Callback):
     """Sets the learning rate of the schedule before each step."""
 
-    def __init__(self, schedule: ScheduleConfig, workers: int) -> None:
+    def __init__(self, schedule: ScheduleConfig, workers: int, first_step: int) -> None:
         super().__init__()
-        self._schedule, self._workers, self._step, self._epoch = schedule, workers, 0, 0
+        self._schedule, self._workers, self._step, self._epoch = schedule, workers, first_step, 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
@@ -73,6 +79,7 @@ def fit(
     codec: str = "fp32",
     algorithm: str = "shared",
     seed: int = 1,
+    folder: str | Path | None = None,
     world: World | None = None,
 ) -> dict[str, list[float]]:
     """Train a Keras model data-parallel on all ranks. Collective.
@@ -95,10 +102,12 @@ def fit(
         codec: what a gradient's number is on the wire.
         algorithm: of the exchange.
         seed: of the order of the samples.
+        folder: gets a checkpoint after each epoch, and if it holds one, training goes on after it; None for none.
         world: the ranks; None opens MPI, and from then on a failing rank ends the job.
 
     Returns:
-        For each epoch the mean over the ranks of what Keras reports: loss, metrics, and both of the validation.
+        For each epoch that was trained here the mean over the ranks of what Keras reports: loss, metrics, and both of
+        the validation.
 
     Raises:
         UserError: arrays of different lengths, too few samples, a wrapped or used optimizer, ranks that differ.
@@ -120,10 +129,19 @@ def fit(
     averaging = DistributedOptimizer(optimizer, world, codec=codec, algorithm=algorithm)
     # The exchange calls the host from within the graph, which XLA cannot.
     model.compile(optimizer=averaging, loss=loss, metrics=list(metrics), jit_compile=False)
-    callbacks = [] if schedule is None else [_Rate(schedule, world.size)]
+    done, callbacks = 0, []
+    if folder is not None:
+        averaging.build(model.trainable_variables)
+        checkpoints = FitCheckpoints(Path(folder), world, averaging, len(rows))
+        done = checkpoints.restore(model)
+        rows.begin(done)
+        callbacks.append(checkpoints)
+    if schedule is not None:
+        callbacks.append(_Rate(schedule, world.size, done * len(rows)))
     history = model.fit(
         rows,
         epochs=epochs,
+        initial_epoch=min(done, epochs),
         shuffle=False,
         validation_data=held_out,
         validation_batch_size=batch_size,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,45 @@ def test_fit_on_n_ranks_equals_fit_on_one() -> None:
         assert len({w.tobytes() for w in world.allgather(net.get_weights()[0])}) == 1
         with pytest.raises(UserError, match="62 samples are fewer than a batch of 63 x"):
             run(world, model(0), 63)
+
+
+@pytest.mark.mpi(ranks=[2], timeout=120)
+def test_fit_goes_on_from_its_folder(tmp_path: Path) -> None:
+    """3 epochs at once, and 1 and then 2 more in a new model: the same to the bit, dropout and learning rate too."""
+    import keras
+
+    import dist_mp
+    from dist_mp.config import ScheduleConfig
+    from dist_mp.errors import UserError
+
+    one_thread()
+    with dist_mp.World.open() as world:
+
+        def run(folder: Path | None, epochs: int, units: int = 4) -> tuple[list[float], list[np.ndarray]]:
+            keras.utils.set_random_seed(1)
+            layers = [keras.layers.Dense(units), keras.layers.Dropout(0.3), keras.layers.Dense(1)]
+            net = keras.Sequential([keras.Input((5,)), *layers])
+            x = np.random.default_rng(0).normal(size=(44, 5)).astype(np.float32)
+            curves = dist_mp.fit(
+                net, (x, x.sum(axis=1, keepdims=True)), loss="mse", optimizer="adam", epochs=epochs, batch_size=5,
+                schedule=ScheduleConfig(rule="constant", base=0.01, decay=0.5, warmup_steps=8), folder=folder,
+                world=world,
+            )  # fmt: skip
+            return curves["loss"], net.get_weights()
+
+        losses, weights = run(None, 3)
+        parts = [*run(tmp_path / "fit", 1)[0], *run(tmp_path / "fit", 2)[0]]
+        last, resumed = run(tmp_path / "fit", 3)
+        assert [*parts, *last] == losses
+        for a, b in zip(resumed, weights, strict=True):
+            np.testing.assert_array_equal(a, b)
+        world.barrier()
+        assert sorted(p.name for p in (tmp_path / "fit" / "checkpoints").iterdir()) == [
+            "step-00000008",
+            "step-00000012",
+        ]
+        with pytest.raises(UserError, match="is of another model or optimizer"):
+            run(tmp_path / "fit", 4, units=6)
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3], timeout=90)
