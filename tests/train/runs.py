@@ -115,8 +115,8 @@ def resume(
 ) -> tuple[Any, SummaryRecord | None, Kept, list[str]]:
     """Train from the newest checkpoint of `folder` on; whatever state the parts are in, it is replaced.
 
-    Rank `stop_rank` is asked to stop when it writes down step `stop_after`, and all stop after the next one. Returns trainer, summary, records, and what the resume
-    said.
+    Rank `stop_rank` is asked to stop when it writes down step `stop_after`, and all stop after the next one. Returns
+    trainer, summary, records, and what the resume said.
     """
     from dist_mp.train import loop, state
     from dist_mp.train.checkpoint import Checkpointer

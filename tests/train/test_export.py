@@ -110,7 +110,8 @@ LOAD = """
 import sys, numpy as np, keras, tensorflow as tf
 inputs = np.load("inputs.npy")
 np.save("keras.npy", keras.models.load_model("out/model.keras")(inputs))
-np.save("saved.npy", tf.saved_model.load("out/saved_model").serve(inputs))
+saved = tf.saved_model.load("out/saved_model")
+np.save("saved.npy", saved.serve(inputs))
 assert not [name for name in sys.modules if name.startswith("dist_mp")]
 """
 
