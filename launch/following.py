@@ -88,7 +88,7 @@ def _print_new(path: Path, shown: dict[Path, int], *, headed: bool) -> None:
     if not data:
         return
     if headed:
-        print(f"==> {path.name} <==")
+        print(f"==> {path.name} <==", flush=True)
     shown[path] = shown.get(path, 0) + len(data)
-    sys.stdout.write(data.decode(errors="replace"))
-    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

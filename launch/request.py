@@ -84,6 +84,15 @@ class JobRequest:
         return self.launcher == "srun" and not self.mpi.startswith("pmix")
 
     @property
+    def saved_pattern(self) -> str:
+        """Statuses after which a job that was asked to save may go on, as a regular expression.
+
+        138: the signal came before a rank was ready for it, so there was nothing new to save. 143: srun ended a rank
+        because another one had ended first.
+        """
+        return f"^({self.saved_status}|138{'|143' if self.kills_on_bad_exit else ''})$"
+
+    @property
     def script(self) -> str:
         """Path of the job script."""
         return f"{self.folder}/job.sh"

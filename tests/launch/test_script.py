@@ -137,19 +137,23 @@ def run_script(
     scheduler: str = "slurm",
     status: int = EXIT_STOPPED,
     life: float = 20.0,
+    facts: str = "JobState=RUNNING PreemptTime=None",
     environ: dict[str, str] | None = None,
     **changes: Any,
 ) -> tuple[int, str, list[str]]:
     """Run a script in bash; returns its status, its log, and what it asked the scheduler for.
 
     The ranks end with `status` when they get a signal, or after `life` seconds. The script gets the signals `numbers`.
+    `facts` is what ``scontrol show job`` answers.
     """
     tools, folder = tmp_path / "tools", tmp_path / "job"
     tools.mkdir(exist_ok=True)
     folder.mkdir(exist_ok=True)
     (tmp_path / "ranks.py").write_text(RANKS.replace("STATUS", str(status)).replace("LIFE", str(life)))
     for tool in ("scontrol", "qsub"):
-        (tools / tool).write_text(f'#!/bin/bash\necho "{tool} $*" >>{tmp_path}/asked\n')
+        (tools / tool).write_text(
+            f'#!/bin/bash\nif [ "$1" = show ]; then echo "{facts}"; else echo "{tool} $*" >>{tmp_path}/asked; fi\n'
+        )
         (tools / tool).chmod(0o755)
     made = job(
         scheduler=scheduler,
@@ -219,6 +223,22 @@ def test_otherwise_the_job_stays_out(numbers: list[int], status: int, tmp_path: 
     ended, log, asked = run_script(tmp_path, numbers, status=status, life=20.0 if numbers else 0.0)
     assert (ended, asked) == (status, []), log
     assert (tmp_path / "job" / "job-state").read_text() == f"ended {status}\n"
+
+
+@pytest.mark.parametrize(
+    ("facts", "back"),
+    [
+        ("JobState=RUNNING PreemptTime=2026-11-30T10:16:19", True),
+        ("JobState=CANCELLED PreemptTime=2026-11-30T10:16:19", False),
+        ("JobState=RUNNING PreemptTime=None", False),
+    ],
+    ids=["preempted", "then cancelled", "signalled by hand"],
+)
+@pytest.mark.parametrize("numbers", [[signal.SIGTERM], []], ids=["script and ranks", "ranks"])
+def test_a_preempted_job_comes_back(numbers: list[int], facts: str, back: bool, tmp_path: Path) -> None:
+    status, log, asked = run_script(tmp_path, numbers, facts=facts, life=20.0 if numbers else 0.0)
+    assert (status, asked) == (EXIT_STOPPED, ["scontrol requeue 12"] if back else []), log
+    assert ("another job takes this one's place and the state is saved: job 12 goes back" in log) == back
 
 
 def test_a_rank_that_was_not_ready_for_the_signal_is_no_failure(tmp_path: Path) -> None:

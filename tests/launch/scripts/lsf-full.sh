@@ -55,15 +55,17 @@ while true; do
     status=$?
     [ -n "$signalled" ] || break # a signal to this script cuts wait short; the launcher may still run
 done
+[ "$status" -ge 0 ] || status=255 # bash has lost it: script and launcher were ended at once
 
+reason='the time limit is near'
 # 75: saved. 138: the signal came before a rank was ready for it, so there was nothing new to save.
 if [ -n "$warned" ] && [ -z "$asked" ] && [[ $status =~ ^(75|138)$ ]]; then
     if [ "$starts" -le 7 ]; then
-        echo "dist-mp: the time limit is near and the state is saved: job $job_id goes back into the queue"
+        echo "dist-mp: $reason and the state is saved: job $job_id goes back into the queue"
         echo requeued >"$folder/job-state"
         exit 75 # -Q brings a job with this status back into the queue
     else
-        echo "dist-mp: the time limit is near and the state is saved; after 7 requeues the job stays out"
+        echo "dist-mp: $reason and the state is saved; after 7 requeues the job stays out"
     fi
 fi
 # A status that would bring the job back is not meant to, here: it was asked to end, or has come back too often.

@@ -40,16 +40,18 @@ while true; do
     status=$?
     [ -n "$signalled" ] || break # a signal to this script cuts wait short; the launcher may still run
 done
+[ "$status" -ge 0 ] || status=255 # bash has lost it: script and launcher were ended at once
 
+reason='the time limit is near'
 # 75: saved. 138: the signal came before a rank was ready for it, so there was nothing new to save.
 if [ -n "$warned" ] && [ -z "$asked" ] && [[ $status =~ ^(75|138)$ ]]; then
     if [ "$starts" -le 100 ]; then
-        echo "dist-mp: the time limit is near and the state is saved: job $job_id goes back into the queue"
+        echo "dist-mp: $reason and the state is saved: job $job_id goes back into the queue"
         echo requeued >"$folder/job-state"
         # Only operators may qrerun: the script submits itself again, under a new id that is found in the file `job-starts`.
         qsub /home/ann/runs/wlm-20260101-120000/job.sh && exit 0
     else
-        echo "dist-mp: the time limit is near and the state is saved; after 100 requeues the job stays out"
+        echo "dist-mp: $reason and the state is saved; after 100 requeues the job stays out"
     fi
 fi
 echo "ended $status" >"$folder/job-state"

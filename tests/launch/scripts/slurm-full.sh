@@ -56,16 +56,25 @@ while true; do
     status=$?
     [ -n "$signalled" ] || break # a signal to this script cuts wait short; the launcher may still run
 done
+[ "$status" -ge 0 ] || status=255 # bash has lost it: script and launcher were ended at once
 
+reason='the time limit is near'
+# A job that another one takes the place of, and that ends within its grace time, comes back only if it asks to.
+if [ -z "$warned" ] && [[ $status =~ ^(75|138|143)$ ]]; then
+    facts=$(scontrol show job "$job_id")
+    if [[ $facts == *JobState=RUNNING* && $facts =~ PreemptTime=[0-9] ]]; then
+        warned=yes asked= reason='another job takes this one'"'"'s place'
+    fi
+fi
 # 75: saved. 138: the signal came before a rank was ready for it, so there was nothing new to save.
 # 143: srun ended a rank because another one had ended first with 75.
 if [ -n "$warned" ] && [ -z "$asked" ] && [[ $status =~ ^(75|138|143)$ ]]; then
     if [ "$starts" -le 7 ]; then
-        echo "dist-mp: the time limit is near and the state is saved: job $job_id goes back into the queue"
+        echo "dist-mp: $reason and the state is saved: job $job_id goes back into the queue"
         echo requeued >"$folder/job-state"
         scontrol requeue "$job_id" && exit "$status"
     else
-        echo "dist-mp: the time limit is near and the state is saved; after 7 requeues the job stays out"
+        echo "dist-mp: $reason and the state is saved; after 7 requeues the job stays out"
     fi
 fi
 echo "ended $status" >"$folder/job-state"
