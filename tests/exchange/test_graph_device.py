@@ -13,7 +13,7 @@ PATHS = ["embedding", "kernel", "unused", "scalar", "empty"]
 SHAPES: list[tuple[int, ...]] = [(6, 4), (17, 3), (5,), (), (0, 3)]
 
 
-@pytest.mark.mpi(ranks=[2], timeout=120)
+@pytest.mark.mpi(ranks=[2], timeout=240)
 def test_a_graph_gives_the_means_of_the_host() -> None:
     simulate()
     import tensorflow as tf
