@@ -73,10 +73,11 @@ def keras_model(config: Config, spec: DataSpec, masters: Mapping[str, NDArray[np
         variables = layers.variables()
     values = list(masters.values())
     shapes = [tuple(variable.shape) for variable in variables]
-    if shapes != [value.shape for value in values]:
+    # A kernel of a convolution over profiles has an axis of length 1 more.
+    if [shape[-value.ndim :] for shape, value in zip(shapes, values, strict=True)] != [v.shape for v in values]:
         raise ValueError(f"weights of the shapes {[v.shape for v in values]} for a model of {shapes}")
     for variable, value in zip(variables, values, strict=True):
-        variable.assign(keras.ops.cast(value, variable.dtype))
+        variable.assign(keras.ops.cast(value.reshape(variable.shape), variable.dtype))
     return built
 
 
@@ -156,18 +157,18 @@ def _disruption(model: DisruptionModel, spec: DataSpec, layers: _Layers) -> tupl
     inputs = keras.Input((None, spec.scalars + spec.profiles * spec.profile_points), name="features")
     x = layers.cast(inputs)
     if spec.profiles:
-        profile = keras.Input((spec.profiles * spec.profile_points,), dtype=x.dtype)
-        y = keras.ops.transpose(keras.ops.reshape(profile, (-1, spec.profiles, spec.profile_points)), (0, 2, 1))
+        # One convolution over [T, L] with kernels of one step: [B, T, L, C] all along, whatever T is.
+        y = keras.layers.Reshape((-1, spec.profiles, spec.profile_points))(x[:, :, spec.scalars :])
+        y = keras.ops.transpose(y, (0, 1, 3, 2))
         for i in range(3):
             filters = max(1, model.filters // 2**i)
-            y = layers(keras.layers.Conv1D, filters, 3)(y)
-            y = layers(keras.layers.Conv1D, filters, 1, activation="relu")(y)
-            y = keras.layers.MaxPooling1D(2)(y)
-        y = keras.layers.Flatten()(y)
+            y = layers(keras.layers.Conv2D, filters, (1, 3))(y)
+            y = layers(keras.layers.Conv2D, filters, (1, 1), activation="relu")(y)
+            y = keras.layers.MaxPooling2D((1, 2))(y)
+        y = keras.layers.Reshape((-1, y.shape[2] * y.shape[3]))(y)
         for width in (model.profile_dense, max(1, model.profile_dense // 4)):
             y = layers(keras.layers.Dense, width, activation="relu")(y)
-        each = keras.layers.TimeDistributed(keras.Model(profile, y, name="profiles"))
-        x = keras.ops.concatenate([x[:, :, : spec.scalars], each(x[:, :, spec.scalars :])], axis=2)
+        x = keras.ops.concatenate([x[:, :, : spec.scalars], y], axis=2)
     x = _stack(x, model.layers, model.units, layers)
     x = keras.ops.cast(layers(keras.layers.Dense, 1)(x)[:, :, 0], "float32")
     return inputs, keras.ops.sigmoid(x) if model.target == "binary" else x
