@@ -146,6 +146,9 @@ class World:
         """End all ranks at once; mpirun exits with `code`. Does not return."""
         sys.stdout.flush()
         sys.stderr.flush()
+        if self.mpi.COMM_WORLD.Get_size() == 1:
+            # There is no one to end, and Open MPI without mpirun looks for its help texts where they were built.
+            os._exit(code)
         # mpirun at times drops what a rank wrote right before it aborts.
         time.sleep(0.3)
         self.comm.Abort(code)
