@@ -24,6 +24,8 @@ STEP_COLUMNS = (
 )  # fmt: skip
 PARTS = ("compute", "exchange", "wait", "input")
 """Where the time of a rank goes."""
+HEAD_BYTES = 512
+"""By these the file is known again; they hold the moment of the first start."""
 METRICS_FILE = "metrics.jsonl"
 
 
@@ -94,7 +96,7 @@ class RunReader:
         """
         self.folder = folder
         self._path = run_folder(folder) / METRICS_FILE
-        self._file_id: tuple[int, int] | None = None
+        self._head = b""
         self._offset = 0
         self.data = RunData(folder)
 
@@ -107,11 +109,9 @@ class RunReader:
         except OSError as error:
             raise UserError(f"{self._path}: cannot be read ({error.strerror})") from error
         with file:
-            status = self._stat(file.fileno())
-            if self._file_id is not None and (status[0] != self._file_id or status[1] < self._offset):
+            if file.read(len(self._head)) != self._head or file.seek(0, os.SEEK_END) < self._offset:
                 # Another file took its place, or it was cut: what was read holds no longer.
                 self._offset, self.data = 0, RunData(self.folder)
-            self._file_id = status[0]
             file.seek(self._offset)
             begin = self._offset
             for line in file:
@@ -119,11 +119,9 @@ class RunReader:
                     break
                 self._offset += len(line)
                 self._line(line)
+            file.seek(0)
+            self._head = file.read(min(self._offset, HEAD_BYTES))
         return self._offset > begin
-
-    def _stat(self, descriptor: int) -> tuple[tuple[int, int], int]:
-        status = os.fstat(descriptor)
-        return (status.st_dev, status.st_ino), status.st_size
 
     def _line(self, line: bytes) -> None:
         if not line.strip():

@@ -72,6 +72,12 @@ def test_the_later_record_of_a_step_holds(tmp_path: Path) -> None:
         assert snapshot(data).restarts == 1 and snapshot(data).ranks == 3
 
 
+def test_steps_that_repeat_without_a_start_record(tmp_path: Path) -> None:
+    records = [*map(made.step, range(5)), *(made.step(n, loss=7.0) for n in (2, 3))]
+    data = read_run(made.write(tmp_path / "run", records))
+    assert data.column("step").tolist() == [0, 1, 2, 3] and data.column("loss")[2:].tolist() == [7.0, 7.0]
+
+
 def test_an_epoch_that_is_done_again_is_forgotten(tmp_path: Path) -> None:
     steps = [made.step(n) for n in range(10)]
     records = [made.start(), *steps[:5], made.epoch(0, 5), *steps[5:], made.epoch(1, 10), made.start(step=5)]
@@ -122,9 +128,13 @@ def test_another_file_in_its_place(tmp_path: Path) -> None:
     reader = RunReader(folder)
     reader.poll()
     (folder / "metrics.jsonl").unlink()
-    made.write(folder, [made.start(), *map(made.step, range(7))])
+    made.write(folder, [made.start(time=made.BEGIN + 9), *(made.step(n, loss=9.0) for n in range(7))])
     reader.poll()
-    assert len(reader.data) == 7 and len(reader.data.starts) == 1
+    assert reader.data.column("loss").tolist() == [9.0] * 7 and len(reader.data.starts) == 1
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    os.truncate(folder / "metrics.jsonl", sum(map(len, lines[:4])))  # its beginning is as it was
+    reader.poll()
+    assert len(reader.data) == 3
     os.truncate(folder / "metrics.jsonl", 0)
     made.write(folder, [made.start()])
     reader.poll()

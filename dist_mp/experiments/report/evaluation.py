@@ -105,25 +105,30 @@ def evaluation_tables(evaluated: Sequence[Evaluated]) -> list[Table]:
 def _deadlines(evaluated: Sequence[Evaluated]) -> Table:
     rows = []
     for e in evaluated:
-        deadlines = e.values.get("deadlines")
-        for deadline in deadlines if isinstance(deadlines, list) else []:
-            if isinstance(deadline, Mapping):
-                shares = [100 * number(deadline.get(name)) for name in ("detected", "false_positive_rate")]
-                rows.append(
-                    [
-                        run_cell(e.run),
-                        Cell(e.split),
-                        value_cell(number(deadline.get("milliseconds"))),
-                        value_cell(number(deadline.get("auc"))),
-                        *(value_cell(share, None if math.isnan(share) else f"{share:.1f}") for share in shares),
-                        *(value_cell(number(deadline.get(name))) for name in DEADLINE_COUNTS),
-                    ]
-                )
+        listed = e.values.get("deadlines")
+        deadlines = [d for d in listed if isinstance(d, Mapping)] if isinstance(listed, list) else []
+        for deadline in sorted(deadlines, key=_milliseconds):
+            shares = [100 * number(deadline.get(name)) for name in ("detected", "false_positive_rate")]
+            rows.append(
+                [
+                    run_cell(e.run),
+                    Cell(e.split),
+                    value_cell(number(deadline.get("milliseconds"))),
+                    value_cell(number(deadline.get("auc"))),
+                    *(value_cell(share, None if math.isnan(share) else f"{share:.1f}") for share in shares),
+                    *(value_cell(number(deadline.get(name))) for name in DEADLINE_COUNTS),
+                ]
+            )
     columns = ["run", "split", "T_min ms", "AUC", "detected %", "false alarms %", "early", "correct", "late", "missed"]
     columns += ["false alarms", "clean shots"]
     return Table(
         "Alarms, where one must come at least T_min before the disruption", columns, rows, frozenset(range(2, 12))
     )
+
+
+def _milliseconds(deadline: Mapping[str, Any]) -> float:
+    value = number(deadline.get("milliseconds"))
+    return value if math.isfinite(value) else math.inf
 
 
 def _classes(evaluated: Sequence[Evaluated]) -> Table:

@@ -161,6 +161,8 @@ def test_missing_values_stay_last(visit: Any) -> None:
     assert len(column(table, 1)) == 3
     heads = [cell.inner_text().strip() for cell in table.locator("thead th").all()]
     at = next(i for i, head in enumerate(heads) if head.startswith("held-out auc")) + 1
+    table.locator("th", has_text="steps").locator("button").click()
+    assert column(table, at)[0] == "n/a"  # the run of one step
     button = table.locator(f"thead th:nth-child({at}) button")
     for _ in range(2):
         button.click()

@@ -116,6 +116,14 @@ def test_nothing_that_a_run_says_becomes_markup(tmp_path: Path) -> None:
         assert sum(attrs.get("type") is None for attrs in scripts) == 1
 
 
+def test_a_path_that_closes_a_script(tmp_path: Path) -> None:
+    """Labels of runs stand within scripts as well; with its parent's name a run may close one."""
+    folders = [made.complete(tmp_path / parent / "script><script>alert(9)", 10) for parent in ("<", "b")]
+    found = page(*folders)
+    assert found.data[0]["curves"][0]["label"] == "</script><script>alert(9)"
+    assert sum(tag == "script" and "type" not in attrs for tag, attrs in found.tags) == 1
+
+
 def test_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     html = render(read_runs([made.complete(tmp_path / "run")]))
     found = Page(html)
