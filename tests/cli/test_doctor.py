@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
 from dist_mp.doctor.examination import examine
 from dist_mp.launch.mpirun import Mpirun, find_mpirun, job_command, this_machine
 from tests.conftest import RunCli
+from tests.harness.runner import ROOT
 
 TOPICS = {
     *("versions", "MPI library", "mpirun", "MPI threads", "launcher", "cores", "processor", "memory", "GPUs"),
@@ -30,6 +33,18 @@ def test_alone_and_as_ranks_of_a_job(run_cli: RunCli) -> None:
         assert f"{ranks} ranks on " in texts["launcher"]
         assert str(find_mpirun()) == texts["mpirun"] and find_mpirun().vendor in texts["MPI library"]
         assert "CPU:0" in texts["TensorFlow"]
+
+
+def test_a_problem_is_status_1(tmp_path: Path, run_cli: RunCli) -> None:
+    """A TensorFlow that cannot be imported, found in a process of its own."""
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "tensorflow.py").write_text("raise ImportError('no such instruction')\n")
+    path = os.pathsep.join([str(tmp_path / "broken"), str(ROOT)])
+    done = run_cli(["doctor", "-n", "1"], timeout=120, env={"PYTHONPATH": path})
+    assert done.rc == 1, done.stdout + done.stderr
+    (row,) = [line for line in done.stdout.splitlines() if line.startswith("TensorFlow")]
+    assert "no such instruction" in row and row.endswith("problem")
+    assert "1 problem, " in done.stdout.splitlines()[-1]
 
 
 def test_misuse(run_cli: RunCli) -> None:
