@@ -29,6 +29,8 @@ from dist_mp.train.checkpoint_files import (
 from dist_mp.train.state import Snapshot
 
 LOG = logging.getLogger(__name__)
+SEEN_SECONDS = 60.0
+"""How long a file that another node wrote may take to be seen on rank 0's."""
 
 
 class Checkpointer:
@@ -147,6 +149,8 @@ class Checkpointer:
 
     def _complete(self, snapshot: Snapshot, files: dict[str, FileEntry]) -> None:
         try:
+            for name in files:
+                self._wait_for(self._folder / name)
             write_manifest(self._folder, snapshot.manifest.model_copy(update={"files": files}))
             folder = finish_checkpoint(self._folder)
             size, begun = sum(entry.bytes for entry in files.values()), self._last_save
@@ -159,6 +163,14 @@ class Checkpointer:
             self._error = self._cannot(snapshot, error)
             self._warn(self._error)
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _wait_for(self, path: Path) -> None:
+        """Another node's file may take a moment to be seen here; without a file system in common it never is."""
+        end = time.monotonic() + SEEN_SECONDS
+        while not path.exists():
+            if time.monotonic() > end:
+                raise OSError(f"{path.name} is not there: the nodes need a run folder that all of them see")
+            time.sleep(0.1)
 
     def _prune(self) -> None:
         """Take away what is neither among the newest nor among the best."""
@@ -173,8 +185,8 @@ class Checkpointer:
             if value is not None and not math.isnan(value):
                 best.append((value, folder))
         for _ in range(min(self._settings.keep_best, len(best))):
-            chosen = best[0]
-            for other in best[1:]:  # of equal ones the newest stays
+            chosen = best[-1]
+            for other in reversed(best):  # of equal ones the oldest stays: it was the better one when it came
                 chosen = other if is_better(self.metric, other[0], chosen[0]) else chosen
             kept.add(chosen[1])
             best.remove(chosen)

@@ -161,7 +161,7 @@ def best_checkpoint(run: Path, warn: Callable[[str], None] = lambda line: None) 
     """The checkpoint of a run with the best `train.metric`, or the newest one where none was evaluated."""
     newest = newest_checkpoint(run, warn)
     best = newest.manifest.best.value
-    for folder in list_checkpoints(run):
+    for folder in reversed(list_checkpoints(run)):
         try:
             found = open_checkpoint(folder)
         except DamagedError:

@@ -15,7 +15,7 @@ from dist_mp.config import Config
 from dist_mp.data.open import open_dataset
 from dist_mp.errors import EXIT_STOPPED, UserError
 from dist_mp.log import rank_logging
-from dist_mp.train.checkpoint_files import open_checkpoint
+from dist_mp.train.checkpoint_files import Best, open_checkpoint
 from dist_mp.train.framework import import_tensorflow
 from dist_mp.train.prometheus import check_watch
 from dist_mp.train.records import RecordWriter, StopRecord, SummaryRecord
@@ -74,6 +74,8 @@ def _train(world: World, config: Config, request: RunRequest, stop: StopRequest)
         same_scale = run.checkpoint.config().loss_scale == config.loss_scale
         states, changes = restore(parts, run.checkpoint, keep_scale=same_scale)
         start = Position.of(run.checkpoint.manifest)
+        if run.checkpoint.config().train.metric != config.train.metric:
+            start.best = Best()
         run.notes.extend(["; ".join(changes)] if changes else [])
     rank_logging(folder, world.rank)
     parts.placement.warn(world.rank)
@@ -125,8 +127,14 @@ def _train(world: World, config: Config, request: RunRequest, stop: StopRequest)
     run.release()
     if summary is None:
         name = signal.Signals(trainer.stopped_by).name
-        say(console, f"stopped on request ({name}); the state is saved: dist-mp run -n {world.size} --resume {folder}")
+        if world.rank == 0:
+            say(
+                console,
+                f"stopped on request ({name}); the state is saved: dist-mp run -n {world.size} --resume {folder}",
+            )
         return EXIT_STOPPED
+    if trainer.ended_early and world.rank == 0:
+        say(console, trainer.ended_early)
     print_summary(console, summary)
     return 0
 

@@ -60,6 +60,8 @@ class Trainer:
         self._states = states or []
         self._first_step = self._at.step
         self._saved = (self._at.step, self._at.epoch) if start else None
+        if checkpointer is not None and self._at.metrics:
+            checkpointer.metric = metric_name(parts.config.train.metric, self._at.metrics)
         self._sent_bytes = 0
         self._train_seconds = 0.0
         self.stopped_by = 0
@@ -124,6 +126,14 @@ class Trainer:
     def _out_of_patience(self) -> bool:
         patience = self._p.config.train.patience
         return patience is not None and self._at.best.waited >= patience
+
+    @property
+    def ended_early(self) -> str:
+        """Why the run ended before its last epoch, if its patience was at an end; else empty."""
+        at = self._at
+        if at.epoch >= self._p.config.train.epochs or not self._out_of_patience():
+            return ""
+        return f"stopped early: train.patience is over, epoch {at.best.epoch + 1} was the best with {at.best.value:g}"
 
     def _evaluate(self, seconds: float, over: bool) -> bool:
         """What follows the training of an epoch; false where a signal came during the evaluation.

@@ -46,7 +46,7 @@ def test_checkpoints_of_several_ranks(tmp_path: Path) -> None:
             writer.save(snapshot(world.rank, world.size, step, metric=auc))
         writer.finish()
         world.barrier()
-        assert [path.name for path in list_checkpoints(tmp_path)] == [f"step-0000000{i}" for i in (8, 7, 4)]
+        assert [path.name for path in list_checkpoints(tmp_path)] == [f"step-0000000{i}" for i in (8, 7, 2)]
         newest = newest_checkpoint(tmp_path)
         for rank in range(world.size):
             np.testing.assert_array_equal(newest.masters()[f"w{rank}"], np.full(10, 8 + rank))

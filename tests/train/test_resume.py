@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dist_mp.config import Config
-from dist_mp.train.checkpoint_files import newest_checkpoint
+from dist_mp.train.checkpoint_files import best_checkpoint, list_checkpoints, newest_checkpoint, open_checkpoint
 from tests.train.runs import alone, make_parts, one_thread, resume, settings
 
 
@@ -81,7 +81,26 @@ def test_resumed_run_is_the_run_that_was_not_interrupted(tmp_path: Path) -> None
             assert trainer._at == whole._at, "patience, best metric, cursor"
             scales = [float(entry[4]) for entry in trace if entry[0] != "epoch"]
             assert name != "scale" or (np.diff(scales).min() < 0 < np.diff(scales).max() and summary.skipped_steps)
+            if name == "text":
+                patience_ends(parts, run / "whole")
             parts.allreduce.close()
+
+
+def patience_ends(parts: Any, run: Path) -> None:
+    """With a rate of about 0 no evaluation is better than the last one: the run ends, and does not go on again."""
+    config = parts.config
+    train = config.train.model_copy(update={"epochs": 9, "patience": 2, "metric": "perplexity"})
+    rate = config.schedule.model_copy(update={"base": 1e-30})
+    parts.config = config.model_copy(update={"train": train, "schedule": rate})
+    for steps in (True, False):
+        trainer, _, kept, _ = resume(parts, run)
+        assert trainer.ended_early.startswith("stopped early: train.patience is over, epoch 3 was the best with ")
+        assert trainer._at.epoch == 5 and trainer._at.best.waited == 2
+        assert any(record.kind == "step" for record in kept.records) == steps
+        assert trainer._checkpointer.metric == "perplexity"
+    assert best_checkpoint(run).manifest.epoch == 3
+    manifests = [open_checkpoint(path).manifest for path in list_checkpoints(run)]
+    assert [(m.epoch, m.metric == manifests[-1].metric) for m in manifests] == [(5, True), (4, True), (3, True)]
 
 
 @pytest.mark.mpi(ranks=[3], timeout=280)
