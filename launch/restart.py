@@ -127,5 +127,5 @@ def run_with_restarts(
                 lines = [f"{h.name} slots={h.slots}" if h.slots else h.name for h in hosts]
                 Path(hostfile).write_text("\n".join(lines) + "\n")
                 without = f" without {gone}"
-            again = "once more" if restarts == 0 else f"up to {restarts + 1} times more"
+            again = "once more at most" if restarts == 0 else f"up to {restarts + 1} times more"
             print(f"dist-mp: starting {ranks} ranks again{without} ({again})", file=sys.stderr, flush=True)

@@ -121,3 +121,17 @@ def test_a_run_inside_a_job_is_refused(small: Path, run_cli: RunCli) -> None:
     done = run_cli(["run", "small.yaml"], env={"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"})
     assert done.rc == 2
     assert "already a rank of an MPI job" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--resume", "nowhere"], "error: --resume nowhere: is not a run folder: it has no config.yaml\n"),
+        (["--resume", "a", "--into", "b", "small.yaml"], "error: --resume and --into: give one of them\n"),
+        (["train.epochs=3"], "error: no configuration: name a YAML file or a bundled one (dist-mp config list)\n"),
+    ],
+    ids=["nowhere", "both", "none"],
+)
+def test_what_to_continue(arguments: list[str], message: str, small: Path, run_cli: RunCli) -> None:
+    done = run_cli(["run", "-n", "2", *arguments])
+    assert (done.rc, done.stderr) == (2, message)
