@@ -116,4 +116,5 @@ def _say(submitted: SubmittedJob, job: JobRequest, output: Path) -> None:
     print(f"folder   {submitted.folder}")
     print(f"status   dist-mp status {submitted.job_id}{where}")
     print(f"log      dist-mp logs -f {submitted.job_id}{where}")
+    print(f"watch    dist-mp watch {submitted.folder}{'/task-*' if job.tasks else ''}")
     print(f"cancel   dist-mp cancel {submitted.job_id}{where}")
