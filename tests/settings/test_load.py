@@ -108,10 +108,13 @@ def test_every_bundled_configuration_is_valid(name: str) -> None:
             "data:\n  kind: text\n  shots: 3\n",
             ":3: data.shots: no such setting; it needs data.kind campaign, which is text",
         ),
-        ("data: {kind: txt}\n", ":1: data.kind: must be one of campaign, labelled, module, shots, text, got 'txt'"),
+        (
+            "data: {kind: txt}\n",
+            ":1: data.kind: must be one of campaign, labelled, module, pairs, shapes, shots, text, got 'txt'",
+        ),
         (
             "data: {kind: [text]}\n",
-            ":1: data.kind: must be one of campaign, labelled, module, shots, text, got ['text']",
+            ":1: data.kind: must be one of campaign, labelled, module, pairs, shapes, shots, text, got ['text']",
         ),
         (
             "evaluation:\n  deadlines_ms: [30, -1]\n",
@@ -172,7 +175,8 @@ def test_aliases_that_multiply_are_refused(write: Any) -> None:
         ("train={epochs: 0}", "train.epochs: must be an integer > 0, got 0"),
         (
             "model.kind=x",
-            "model.kind=x: must be one of disruption, classifier, convolutional, language, python, got 'x'",
+            "model.kind=x: must be one of disruption, classifier, convolutional, detector, gan, language, python, "
+            "translation, got 'x'",
         ),
         ("name=a b", "name=a b: must be text that matches ^[A-Za-z0-9][A-Za-z0-9._-]*$, got 'a b'"),
         ("run_folder=\udcff", "run_folder: the value is not UTF-8 text"),
@@ -262,6 +266,7 @@ def test_every_field_is_reached_and_round_trips(field: Field, data: st.DataObjec
     kind = value if field.path.endswith(".kind") else field.kind or "campaign"
     pairs = [("campaign", "disruption"), ("shots", "disruption"), ("text", "language")]
     pairs += [("labelled", "classifier"), ("labelled", "convolutional"), ("module", "language"), ("text", "python")]
+    pairs += [("pairs", "translation"), ("shapes", "detector"), ("labelled", "gan")]
     pair = next(pair for pair in pairs if kind in pair)
     path = tmp_path / "empty.yaml"
     path.write_text("")
@@ -269,7 +274,8 @@ def test_every_field_is_reached_and_round_trips(field: Field, data: st.DataObjec
     try:
         config = settings.load(path, [f"{field.path}={spelled(value)}", *others])
     except UserError as error:  # the value is fine by itself but not with its neighbours' defaults
-        assert "between floor and cap" in str(error) or "must not exceed" in str(error), error
+        expected = ("between floor and cap", "must not exceed", "which needs bidirectional true")
+        assert any(words in str(error) for words in expected), error
         return
     got: Any = config
     for name in field.path.split("."):
