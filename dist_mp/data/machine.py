@@ -67,7 +67,7 @@ def read_machine(folder: Path) -> Machine:
     """The description of a folder of shots."""
     path = folder / DESCRIPTION
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
         machine = Machine.model_validate(content)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}; it describes the signals of a machine") from error
@@ -76,7 +76,8 @@ def read_machine(folder: Path) -> Machine:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise UserError(f"{path}: {where}: {first['msg']}") from error
+        problem = "no such key" if first["type"] == "extra_forbidden" else first["msg"]
+        raise UserError(f"{path}: {where}: {problem}") from error
     names = [signal.name for signal in machine.scalars + machine.profiles]
     if len(set(names)) != len(names):
         raise UserError(f"{path}: signal {next(n for n in names if names.count(n) > 1)!r} is named twice")
@@ -99,7 +100,7 @@ def shot_time(time: float) -> bool:
 def read_shot_list(path: Path) -> dict[int, float]:
     """Time of disruption (s) by shot number, -1 where the shot is clean; comments begin with #."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}; it lists a shot a line") from error
     except UnicodeDecodeError as error:

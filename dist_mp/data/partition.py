@@ -105,7 +105,7 @@ def partition_by_lists(source: ProcessedShots, settings: ShotsData) -> Partition
 def read_numbers(path: Path) -> list[tuple[int, int]]:
     """Line and shot number of each line of a list; further columns and comments (#) are left aside."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}; it names a shot a line") from error
     except UnicodeDecodeError as error:

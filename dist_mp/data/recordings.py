@@ -115,11 +115,12 @@ def read_text(path: Path, profile: bool) -> Recording:
             raise RecordingError(f"{size:,} bytes are too much for a signal (limit 1 GiB)")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # Of an empty file, which is refused below.
-            table = np.loadtxt(path, dtype=np.float64, ndmin=2, encoding="utf-8")
+            table = np.loadtxt(path, dtype=np.float64, ndmin=2, encoding="utf-8-sig")
     except OSError as error:
         raise RecordingError(f"cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise RecordingError(f"not a table of numbers ({' '.join(str(error).split())[:120]})") from error
+        reason = " ".join(str(error).split(";")[0].split())[:120]
+        raise RecordingError(f"not a table of numbers ({reason})") from error
     if not table.size:
         raise RecordingError("an empty file")
     if table.shape[1] < 2:

@@ -499,3 +499,14 @@ def test_resampling_is_the_last_value_known(gaps: list[int], begin: int, steps: 
     for t, value in zip((begin + 3 * np.arange(steps)).tolist(), found.tolist(), strict=True):
         known = [i for i, at in enumerate(recorded.tolist()) if at <= t - shift]
         assert value == (known[-1] if known else 0)
+
+
+def test_byte_order_marks_and_line_ends_of_windows_are_fine(tmp_path: Path) -> None:
+    plain = prepared(write(tmp_path / "plain", "7 -1\n8 0.17\n"), minimum_steps=20)[1]
+    folder = write(tmp_path / "windows", "7 -1\n8 0.17\n")
+    for path in (folder / "shot_list.txt", folder / "machine.yaml", *(folder / "signal_data").rglob("*.txt")):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    same = prepared(folder, minimum_steps=20)[1]
+    assert same.numbers.tolist() == plain.numbers.tolist() == [7, 8]
+    for index in range(2):
+        np.testing.assert_array_equal(same.shot(index).features(), plain.shot(index).features())
