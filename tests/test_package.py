@@ -23,6 +23,8 @@ def test_wheel(tmp_path: Path) -> None:
         configs = {path.name for path in (ROOT / "configs").glob("*.yaml")}
         sources = {path.name for path in (ROOT / "launch").glob("*.py")}
         templates = {path.name for path in (ROOT / "launch" / "templates").glob("*.j2")}
+        report = {f"dist_mp/experiments/report/templates/report.{kind}" for kind in ("html.j2", "css", "js")}
+        assert report <= names
         assert len(templates) == 5 and {f"dist_mp/launch/templates/{name}" for name in templates} <= names
         assert {f"dist_mp/configs/{name}" for name in configs} <= names
         assert {f"dist_mp/launch/{name}" for name in sources} <= names

@@ -69,6 +69,7 @@ def write_report(folders: Sequence[Path], out: Path) -> int:
         partial.write_text(page, encoding="utf-8")
         os.replace(partial, out)
     except OSError as error:
+        partial.unlink(missing_ok=True)
         raise UserError(f"{out}: cannot be written ({error.strerror})") from error
     return len(page.encode())
 

@@ -239,5 +239,8 @@ def test_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert size == out.stat().st_size and [p.name for p in tmp_path.glob("*.partial")] == []
     with pytest.raises(UserError, match="cannot be written"):
         write_report([run], tmp_path / "missing" / "report.html")
+    with pytest.raises(UserError, match="cannot be written"):
+        write_report([run], run)  # a folder
+    assert not list(tmp_path.glob("*.partial"))
     with pytest.raises(UserError, match="no such run folder"):
         write_report([tmp_path / "nothing"], out)
