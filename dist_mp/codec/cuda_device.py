@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import warnings
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -35,18 +36,23 @@ class CudaDevice:
         """Of a block. The simulator starts a thread of the host for each."""
         # Small gradients make small grids, on purpose.
         warnings.filterwarnings("ignore", message="Grid size .* under-utilization")
-        self.activate()
-        self.stream = cuda.stream()
+        with self.active():
+            self.stream = cuda.stream()
         self._clear = self._clearing()
 
-    def activate(self) -> None:
-        """Make this the GPU of the calling thread; every thread begins with GPU 0."""
-        cuda.select_device(self.index)
+    def active(self) -> AbstractContextManager[Any]:
+        """While inside, this is the GPU of the calling thread; kernels are launched and views made inside only.
+
+        Host calls of a graph come from any thread, and a thread begins with GPU 0.
+        """
+        context: AbstractContextManager[Any] = cuda.gpus[self.index]
+        return context
 
     def empty(self, n: int, dtype: Any) -> Any:
         """A device array of n numbers, or of one if n is 0."""
         if not self.simulated:
-            return cuda.device_array(max(n, 1), dtype)
+            with self.active():
+                return cuda.device_array(max(n, 1), dtype)
         # As on a GPU, memory begins where any kernel and framework can use it.
         nbytes = max(n, 1) * np.dtype(dtype).itemsize
         room = np.empty(nbytes + ALIGNMENT, np.uint8)
@@ -57,12 +63,14 @@ class CudaDevice:
         """A device array with these numbers; waits for the copy."""
         array = self.empty(numbers.size, numbers.dtype)
         if numbers.size:
-            array.copy_to_device(numbers)
+            with self.active():
+                array.copy_to_device(numbers)
         return array
 
     def pinned(self, nbytes: int) -> NDArray[np.uint8]:
         """Page-locked host memory, from and to which copies run beside the host."""
-        pinned: NDArray[np.uint8] = cuda.pinned_array(max(nbytes, 1), dtype=np.uint8)
+        with self.active():
+            pinned: NDArray[np.uint8] = cuda.pinned_array(max(nbytes, 1), dtype=np.uint8)
         return pinned[:nbytes]
 
     def wrap(self, pointer: int, n: int, dtype: Any, owner: object = None) -> Any:
@@ -70,7 +78,8 @@ class CudaDevice:
         if self.simulated:
             memory = (ctypes.c_ubyte * (n * np.dtype(dtype).itemsize)).from_address(pointer)
             return self._simulated(np.frombuffer(memory, dtype))
-        return cuda.as_cuda_array(_Memory(pointer, n, dtype, owner))
+        with self.active():
+            return cuda.as_cuda_array(_Memory(pointer, n, dtype, owner))
 
     def pointer(self, array: Any) -> int:
         """Where a device array begins."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +94,8 @@ def _measure(
     longest = max((bucket.length for bucket in plan), default=0)
     out: Any = aligned(4 * longest).view(np.float32) if gpu is None else gpu.device.empty(longest, np.float32)
     times = []
-    with Allreduce(world, codec, plan, algorithm, gpu=gpu) as allreduce:
+    active: AbstractContextManager[Any] = nullcontext() if gpu is None else gpu.device.active()
+    with active, Allreduce(world, codec, plan, algorithm, gpu=gpu) as allreduce:
         for _ in range(1 + rounds):
             world.barrier()
             start = time.perf_counter()

@@ -73,7 +73,6 @@ class DeviceMean:
             gather_below: wire bytes up to which a bucket is gathered whole.
         """
         self._device, self._watch = device, watch
-        device.activate()
         self._codec = DeviceCodec(seeded, device)
         nbytes = seeded.codec.wire_bytes(longest)
         self._wire, self._mean = (device.empty(nbytes, np.uint8) for _ in range(2))
@@ -114,7 +113,10 @@ class DeviceMean:
             sources: flat device arrays; their memory must be ready.
             out: float32 device array, ready when this returns.
         """
-        self._device.activate()
+        with self._device.active():
+            self._average(bucket, sources, out)
+
+    def _average(self, bucket: Bucket, sources: Sequence[Any], out: Any) -> None:
         plan = self._plan(bucket)
         for slot, source in zip(plan.slots, sources, strict=True):
             if slot.wire is not None:

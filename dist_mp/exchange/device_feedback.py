@@ -53,7 +53,6 @@ class DeviceFeedback(ErrorFeedback):
         """Start with residuals of 0."""
         self._device = device
         self._sizes = list(sizes)
-        device.activate()
         self._residuals: list[Any] = [device.from_host(np.zeros(n, np.float32)) for n in sizes]
         self._next: list[Any] = [device.empty(n, np.float32) for n in sizes]
         self._pending = [False] * len(self._sizes)
@@ -71,16 +70,15 @@ class DeviceFeedback(ErrorFeedback):
 
     def state(self) -> list[NDArray[np.float32]]:
         """Copies of the committed residuals in host memory, for a checkpoint."""
-        self._device.activate()
-        self._device.stream.synchronize()
-        return [r.copy_to_host()[:n] for r, n in zip(self._residuals, self._sizes, strict=True)]
+        with self._device.active():
+            self._device.stream.synchronize()
+            return [r.copy_to_host()[:n] for r, n in zip(self._residuals, self._sizes, strict=True)]
 
     def load(self, residuals: Sequence[NDArray[np.float32]]) -> None:
         """Take the residuals of a checkpoint, from host memory; nothing is pending afterwards."""
         sizes = [len(r) for r in residuals]
         if sizes != self._sizes:
             raise ValueError(f"residuals of {sizes} numbers for gradients of {self._sizes}")
-        self._device.activate()
         self._device.stream.synchronize()
         self._residuals = [self._device.from_host(np.ascontiguousarray(r, np.float32)) for r in residuals]
         self.discard()
@@ -94,13 +92,18 @@ class DeviceCompensation:
         slots = sorted((slot for bucket in buckets for slot in bucket.slots), key=lambda slot: slot.index)
         self._place = {slot.index: place for place, slot in enumerate(slots)}
         self.feedback = DeviceFeedback([slot.numel for slot in slots], device)
-        self._seeded, self._kernels, self._device = seeded, cuda_codec(seeded.codec, device.threads), device
+        self._seeded, self._device = seeded, device
+        with device.active():
+            self._kernels = cuda_codec(seeded.codec, device.threads)
         self._wire = device.empty(seeded.codec.wire_bytes(max((slot.numel for slot in slots), default=0)), np.uint8)
         self._sums = device.empty(max((bucket.length for bucket in buckets), default=0), np.float32)
 
     def add(self, bucket: Bucket, sources: Sequence[Any], loss_scale: float) -> list[Any]:
         """The gradients of a bucket with their residuals, until the next call."""
-        self._device.activate()
+        with self._device.active():
+            return self._add(bucket, sources, loss_scale)
+
+    def _add(self, bucket: Bucket, sources: Sequence[Any], loss_scale: float) -> list[Any]:
         sums = []
         for slot, source in zip(bucket.slots, sources, strict=True):
             if not slot.numel:

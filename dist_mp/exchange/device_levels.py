@@ -28,7 +28,8 @@ class DeviceCodec:
     def __init__(self, seeded: SeededCodec, device: CudaDevice) -> None:
         """Prepare the kernels."""
         self.codec, self._seeded = seeded.codec, seeded
-        self._kernels = cuda_codec(seeded.codec, device.threads)
+        with device.active():
+            self._kernels = cuda_codec(seeded.codec, device.threads)
         self._stream = device.stream
 
     def encode_own(self, start: int, values: Any, wire: Any) -> None:

@@ -37,7 +37,6 @@ def device_call(
 
     @tf.autograph.experimental.do_not_convert
     def average(*sources: tf.Tensor) -> list[tf.Tensor]:
-        device.activate()
         capsules = [tf.experimental.dlpack.to_dlpack(source) for source in sources]
         allreduce.mean(number, [flat(capsule) for capsule in capsules], out)
         taken = iter(exported)
