@@ -24,6 +24,9 @@ SIDES = (7.0, 16.0)
 """Smallest and largest side of an object's box (pixels)."""
 MOST_OBJECTS = 3
 NOISE = 0.15
+"""Deviation of the noise on images with boxes."""
+FAINT_NOISE = 0.03
+"""The same on images of one object: a generator of images can imitate no noise."""
 SEED = 7
 TEST_SHARE = 5
 
@@ -40,7 +43,7 @@ def _paint(image: Floats, kind: int, box: Floats, contrast: float) -> None:
     image[inside] += contrast
 
 
-def draw(rng: np.random.Generator, objects: int) -> tuple[Floats, Floats, NDArray[np.int32]]:
+def draw(rng: np.random.Generator, objects: int, noise: float = NOISE) -> tuple[Floats, Floats, NDArray[np.int32]]:
     """An image [SIZE, SIZE] around 0 with so many objects (fewer where there is no room), their boxes and kinds."""
     image, boxes = np.zeros((SIZE, SIZE), np.float32), np.zeros((0, 4), np.float32)
     kinds: list[int] = []
@@ -56,7 +59,7 @@ def draw(rng: np.random.Generator, objects: int) -> tuple[Floats, Floats, NDArra
         kind = int(rng.integers(len(KINDS)))
         _paint(image, kind, box[0], float(rng.choice([-1.0, 1.0]) * rng.uniform(0.6, 1.2)))
         boxes, kinds = np.concatenate([boxes, box / np.float32(SIZE)]), [*kinds, kind]
-    image += rng.normal(scale=NOISE, size=image.shape)
+    image += rng.normal(scale=noise, size=image.shape)
     return image, boxes, np.array(kinds, np.int32)
 
 
@@ -125,7 +128,7 @@ def shapes_dataset(samples: int, validation_fraction: float = 0.1, order_seed: i
 
     def part(count: int, number: int) -> Labelled:
         rng = np.random.default_rng((SEED, number))
-        drawn = [draw(rng, 1) for _ in range(count)]
+        drawn = [draw(rng, 1, FAINT_NOISE) for _ in range(count)]
         grey = np.stack([np.clip(127.5 + 80 * image, 0, 255).astype(np.uint8) for image, _, _ in drawn])
         return Labelled(grey, np.array([kinds[0] for _, _, kinds in drawn], np.int32))
 

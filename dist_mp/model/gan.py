@@ -3,9 +3,9 @@
 Generator and discriminator are trained in one step, on one loss: the discriminator's, in which generated images count
 as constants, plus the generator's, in which the discriminator's weights do. So the gradient of each network is that of
 its own loss, and loss scale, exchange and update are those of any other model. Both see the weights as they were before
-the step. Normalisation is of each image by itself (layer normalisation, in float32), where the paper's is over the
-batch: an image must not depend on which others its rank holds. Legend of shapes: B images, H x W pixels, Z numbers of
-noise.
+the step. Only the generator normalises, each image by itself (layer normalisation, in float32), where the paper's
+networks do so over the batch: an image must not depend on which others its rank holds. Legend of shapes: B images, H x
+W pixels, Z numbers of noise.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ HALVINGS = 2
 """Times that the discriminator halves an image, and the generator doubles it."""
 NOISE_SALT = 2000
 """Tells the noise from dropout and other samplers."""
+LARGEST = 4.0
+"""Bound on a pixel of a generated image, in units of the data's deviation."""
 SLOPE = 0.2
 """Of the leaky ReLU."""
 
@@ -100,7 +102,7 @@ class GanNetwork(keras.Model):
         for layer in self.up:
             # A quarter of the channels and twice the pixels: a transposed convolution without its chequers.
             x = tf.nn.relu(_normalised(tf.nn.depth_to_space(layer(x), 2)))
-        return self.paint(x)
+        return LARGEST * tf.tanh(self.paint(x) / LARGEST)
 
     def discriminate(self, images: tf.Tensor, frozen: bool = False) -> tf.Tensor:
         """Logits [B] of images being real; `frozen` keeps the gradient from this network's weights."""
@@ -115,7 +117,7 @@ class GanNetwork(keras.Model):
 
         x = _leaky(convolved(images, self.first))
         for layer in self.down:
-            x = _leaky(_normalised(convolved(tf.nn.space_to_depth(x, 2), layer)))
+            x = _leaky(convolved(tf.nn.space_to_depth(x, 2), layer))
         return dense(tf.reshape(x, (-1, x.shape[1] * x.shape[2] * x.shape[3])), *weights(self.judge))[:, 0]
 
     def call(self, rows: tf.Tensor, noise: tf.Tensor) -> GanOutputs:
