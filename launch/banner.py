@@ -23,6 +23,7 @@ _HYDRA_LINES = re.compile(
     rb"Abort\((?P<code>\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm \d+\): application called MPI_Abort"
     rb"|\[mpiexec@[^\]]*\] (Sending Ctrl-C|Press Ctrl-C)"
 )
+_LOST = r"lost communication with a remote daemon.*?Remote daemon:[^\n]*? on node (\S+)"
 _ASKED = (
     (r"unrecognized option.*?Option:\s+(\S+)", "mpirun does not know the option {0}"),
     (r"not enough slots available", "mpirun: not enough slots in the hostfile for so many ranks"),
@@ -37,8 +38,12 @@ class Ending:
     status: int | None = None
     signal: str | None = None
     """Number and name, as mpirun gives them."""
+    lost: bool = False
+    """Whether `who` is a node that went down: Open MPI then ends with status 0."""
 
     def __str__(self) -> str:
+        if self.lost:
+            return f"mpirun lost {self.who}: it went down, or its network did"
         if self.signal is not None:
             why = "; the system may have run out of memory" if self.signal.startswith("9 ") else ""
             if why and self.who.startswith("process "):  # Hydra reports any of the ranks, also those that it killed
@@ -121,6 +126,10 @@ class BannerFilter:
             asked = re.search(pattern, text, re.DOTALL)
             if asked:
                 return line.format(*asked.groups()).encode() + b"\n"
+        lost = re.search(_LOST, text, re.DOTALL)
+        if lost:
+            self._note(Ending(f"node {lost[1]}", lost=True))
+            return b""
         if not any(re.search(pattern, text) for pattern in _OPEN_MPI_END):
             return block
         rank = re.search(r"(?:process rank|on rank|@\d+,)\s*(\d+)", text)

@@ -86,6 +86,8 @@ def watch_job(command: JobCommand) -> JobEnd:
     ending = next((pump.filter.ending for pump in pumps if pump.filter.ending is not None), None)
     if status and ending is not None and ending.status:
         status = ending.status  # Hydra may return the status of a rank that it killed itself
+    if status == 0 and ending is not None and ending.lost:
+        status = 1  # Open MPI returns 0 where a node went down
     if status == STOPPED:
         return JobEnd(status, True)
     if asked and status:

@@ -37,6 +37,20 @@ signal 9 (Killed).
 """
     + RULE
 )
+LOST = (
+    RULE
+    + b"""PRTE has lost communication with a remote daemon.
+
+  HNP daemon   : [prterun-vm-22509@0,0] on node vm
+  Remote daemon: [prterun-vm-22509@0,2] on node n2
+
+This is usually due to either a failure of the TCP network
+connection to the node, or possibly an internal failure of
+the daemon itself. We cannot recover from this failure, and
+therefore will terminate the job.
+"""
+    + RULE
+)
 HYDRA = (
     b"=" * 83
     + b"""
@@ -83,6 +97,7 @@ def test_open_mpi_endings(cuts: list[int]) -> None:
     killed = "rank 1 was ended by signal 9 (Killed); the system may have run out of memory"
     assert shown(OWN + KILLED, cuts) == (OWN, killed)
     assert shown(b"\0" + OWN + ABORT + b"\0 ", cuts) == (OWN, "rank 2 ended the job with status 1")
+    assert shown(OWN + LOST, cuts) == (OWN, "mpirun lost node n2: it went down, or its network did")
     assert shown(ABORT + OWN + EXIT, cuts) == (OWN, "rank 2 ended the job with status 1")
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from dist_mp.launch.mpirun import find_mpirun
 from tests.conftest import RunCli
+from tests.launch.test_banner import LOST
 
 RUN = """
 import sys
@@ -102,3 +103,17 @@ def test_death_of_the_launcher_ends_the_ranks(job: RunCli) -> None:
     """SIGKILL of dist-mp itself: the kernel tells mpirun, and mpirun ends its ranks; the guard finds no survivor."""
     done = job(2, "sleep", "-1", interrupt=(4.0, signal.SIGKILL), grace=15.0)
     assert done.rc == -signal.SIGKILL
+
+
+def test_a_node_that_went_down_is_a_failure(tmp_path: Path, run_cli: RunCli) -> None:
+    """Open MPI 5.0.11 says so and ends with status 0, as seen in tests/slurm; recorded here."""
+    (tmp_path / "lost").write_bytes(LOST)
+    program = """
+import sys
+from dist_mp.launch.job import run_job
+from dist_mp.launch.mpirun import JobCommand
+sys.exit(run_job(JobCommand(["cat", "lost"], {})))
+"""
+    done = run_cli(["-c", program], program=[sys.executable])
+    assert (done.rc, done.stdout) == (1, "")
+    assert done.stderr == "dist-mp: mpirun lost node n2: it went down, or its network did\n"
