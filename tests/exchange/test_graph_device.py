@@ -22,6 +22,7 @@ def test_a_graph_gives_the_means_of_the_host() -> None:
     from dist_mp.codec.table import codec_by_name
     from dist_mp.comm.world import World
     from dist_mp.exchange.allreduce import Allreduce
+    from dist_mp.exchange.bucket_size import sweep_bucket_sizes
     from dist_mp.exchange.graph import GraphExchange
     from dist_mp.exchange.placement import GpuPath
     from dist_mp.exchange.plan import plan_buckets
@@ -63,6 +64,12 @@ def test_a_graph_gives_the_means_of_the_host() -> None:
         means, _ = GraphExchange(plan, spy)([gradient])  # type: ignore[arg-type]
         assert spy.pointers == [(gradient.__array__().ctypes.data, means[0].__array__().ctypes.data)]
         np.testing.assert_array_equal(means[0], np.arange(48) + 0.5)
+        # The sweep of bucket sizes runs where the gradients lie.
+        waits = device.synchronisations
+        codec, gpu = codec_by_name("bf16"), GpuPath(device, False)
+        dtype = tf.bfloat16.as_numpy_dtype
+        sweep = sweep_bucket_sizes(world, codec, ["a", "b"], [(9, 3), (30,)], dtype, "shared", (0.0001, 1.0), 1, gpu)
+        assert set(sweep.seconds) == {0.0001, 1.0} and device.synchronisations - waits == 2 * (2 + 1) * 2
 
 
 class _Spy:
