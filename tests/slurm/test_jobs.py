@@ -30,7 +30,7 @@ checkpoint: {{every_epochs: 0, every_steps: 10}}
 PATIENCE = 150.0
 DIST_MP = (sys.executable, "-m", "dist_mp")
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(420)
 
 
 @pytest.fixture
