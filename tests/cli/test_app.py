@@ -86,7 +86,7 @@ def test_config_list_has_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> 
         (["bench", "step", "--precisions", "fp8"], "bench step: unknown precision 'fp8': valid are fp32, bf16, fp16"),
         (["bench", "step", "--peers", "nowhere"], "--peers nowhere: no nowhere/horovod/bin/python; install horovod"),
         (["bench", "allreduce", "--sizes", "2^x"], "Invalid value: '2^x' is not a number such as"),
-        (["config", "fields", "optimiser"], "config fields: no section 'optimiser'; there are data, "),
+        (["config", "fields", "optimiser"], "config fields: no section 'optimiser'; there are checkpoint, data, "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
