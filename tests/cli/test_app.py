@@ -70,7 +70,7 @@ def test_config_list_has_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> 
     ("arguments", "message"),
     [
         (["rnu", "quickstart"], "No such command 'rnu'. Did you mean 'run'?"),
-        (["run"], "Missing argument 'CONFIG'."),
+        (["run"], "no configuration: name a YAML file or a bundled one"),
         (["run", "quickstart", "-n", "two"], "Invalid value for '-n' / '--ranks': "),
         (["run", "quickstart", "-n", "0"], "Invalid value for '-n' / '--ranks': "),
         (["run", "quickstart", "--rank", "2"], "No such option: --rank"),
