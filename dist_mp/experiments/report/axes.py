@@ -74,7 +74,7 @@ def value_axis(arrays: Sequence[NDArray[np.float64]], start: float, end: float, 
     if low == high:
         pad = abs(low) * 0.1 or 0.5
     else:
-        pad = (high / 2 - low / 2) * 0.1
+        pad = max((high / 2 - low / 2) * 0.1, 1e-300)  # half of the smallest number is 0
     low, high = max(low - pad, -1.7e308), min(high + pad, 1.7e308)
     if finite.size and float(finite.min()) >= 0:
         low = max(low, 0.0)  # no room below zero for what is never negative

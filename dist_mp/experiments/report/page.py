@@ -113,9 +113,10 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         )
     if not training:
         text.append("No step has been recorded yet.")
-    remarks = [line for run in runs for line in _remarks(run, f"{run.label}: " if len(runs) > 1 else "")]
+    remarks = [(run.label, _remarks(run, alone=len(runs) == 1)) for run in runs]
+    told = remarks[0][1] if len(runs) == 1 else [f"{label}: {' '.join(lines)}" for label, lines in remarks if lines]
     every = [
-        Section("overview", "Overview", remarks=remarks, tables=[tables.overview(runs)] if len(runs) > 1 else []),
+        Section("overview", "Overview", remarks=told, tables=[tables.overview(runs)] if len(runs) > 1 else []),
         Section("training", "Training", text, charts=training),
         _evaluation(runs),
         _time(runs),
@@ -204,12 +205,12 @@ def environment_facts(run: Run) -> dict[str, str]:
     return facts
 
 
-def _remarks(run: Run, name: str) -> list[str]:
-    """What a reader should know before trusting the numbers of a run; each line begins with `name`."""
+def _remarks(run: Run, *, alone: bool) -> list[str]:
+    """What a reader should know before trusting the numbers of a run; `alone` where no table of runs has a part."""
     shot, data, lines = run.shot, run.data, []
     if shot.state != "ended":
         lines.append(f"State: {shot.explanation}. The numbers are those so far.")
-    if shot.skipped:
+    if shot.skipped and alone:
         lines.append(f"{shot.skipped:,} of {shot.step:,} steps were skipped: the gradient was not finite.")
     if data.repeated_steps:
         lines.append(f"{data.repeated_steps:,} steps were done again after a restart; the later records are shown.")
@@ -219,7 +220,7 @@ def _remarks(run: Run, name: str) -> list[str]:
         lines.append(f"Slow at the end: rank {', '.join(slow)}{more}. The others wait for it in each step.")
     if data.bad_lines:
         lines.append(f"{data.bad_lines:,} damaged lines of {METRICS_FILE} were passed over.")
-    return [name + line for line in lines]
+    return lines
 
 
 def _tiles(run: Run) -> list[tuple[str, str, str]]:

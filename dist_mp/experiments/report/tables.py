@@ -67,7 +67,7 @@ def overview(runs: Sequence[Run]) -> Table:
     """What each run came to."""
     names = list(dict.fromkeys(name for run in runs for name in metrics(run)))
     columns = ["run", "state", "ranks", "precision", "steps", "skipped", "train loss"]
-    columns += [*map(metric_name, names), "samples/s", "time", "restarts"]
+    columns += [*map(metric_name, names), "samples/s", "time"]
     best = {name: _best([metrics(run).get(name, math.nan) for run in runs], name) for name in names}
     rows = []
     for run in runs:
@@ -88,7 +88,6 @@ def overview(runs: Sequence[Run]) -> Table:
                 ),
                 value_cell(throughput(run)),
                 value_cell(seconds, duration(seconds) if math.isfinite(seconds) else "n/a"),
-                value_cell(shot.restarts, str(shot.restarts)),
             ]
         )
     numeric = frozenset(range(2, len(columns))) - {3}
