@@ -94,16 +94,19 @@ def _mapped(path: Path, name: str) -> np.ndarray:
 
 
 def _kind(where: str, samples: Any) -> str:
+    if not len(samples):
+        raise UserError(f"{where}: no samples")
     if isinstance(samples, list) or (samples.ndim == 2 and samples.dtype.kind in "iu"):
         return "words"
     if samples.dtype == np.uint8 and samples.ndim in (3, 4):
         return f"images of {' x '.join(map(str, samples.shape[1:3]))}"
     if samples.ndim == 3 and samples.dtype.kind in "iuf" and samples.size:
         for begin in range(0, len(samples), 256):
-            finite = np.isfinite(samples[begin : begin + 256])
-            if not finite.all():
-                row = begin + int(np.flatnonzero(~finite.all(axis=(1, 2)))[0])
-                raise UserError(f"{where}: sample {row} holds a number that is not finite")
+            # Not NaN either: a comparison with it is false.
+            fine = np.abs(samples[begin : begin + 256]) <= np.finfo(np.float32).max
+            if not fine.all():
+                row = begin + int(np.flatnonzero(~fine.all(axis=(1, 2)))[0])
+                raise UserError(f"{where}: sample {row} holds a number that is not finite in 32 bits")
         return f"series of {samples.shape[2]} channels"
     raise UserError(
         f"{where}: {samples.dtype} {samples.shape}; images are uint8 [N, H, W(, C)], series [N, L, F], words [N, L]"

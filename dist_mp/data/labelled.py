@@ -82,10 +82,13 @@ class LabelledDataset(Dataset):
                 raise UserError(f"{name}: no {part} samples")
             if known.labels.min() < 0 or known.labels.max() >= len(classes):
                 raise UserError(f"{name}: a {part} class is outside 0 to {len(classes) - 1}")
+        if len(classes) < 2:
+            raise UserError(f"{name}: a single class; a classifier needs two at least")
         absent = np.setdiff1d(np.arange(len(classes)), training.labels)
         if len(absent):
             raise UserError(f"{name}: no training samples of class {classes[absent[0]]!r}")
-        kept, held_out = hold_out(training.labels, np.arange(len(training.labels)), validation_fraction, split_seed)
+        everything = np.arange(len(training.labels))
+        kept, held_out = hold_out(training.labels, everything, validation_fraction, split_seed, name)
         lengths = [self._lengths(known.samples) for known in (training, test)]
         bounds = bucket_bounds(np.minimum(np.concatenate(lengths), max_length or np.iinfo(np.int64).max), buckets)
         first = np.asarray(training.samples[0])

@@ -195,7 +195,7 @@ class ReviewDataset(Dataset):
         reviews = read_reviews(path)
         labels = np.array([review.label for review in reviews], np.int32)
         training = np.array([review.part == "train" for review in reviews])
-        kept, held_out = hold_out(labels, np.flatnonzero(training), validation_fraction, split_seed)
+        kept, held_out = hold_out(labels, np.flatnonzero(training), validation_fraction, split_seed, str(path))
         words = [tokenise(review.text) for review in reviews]
         self.vocabulary = Vocabulary([word for index in kept.tolist() for word in words[index]], max_words)
         encoded = [self.vocabulary.encode(tokens[-max_length:]) for tokens in words]
@@ -220,7 +220,7 @@ class ReviewDataset(Dataset):
 
 
 def hold_out(
-    labels: NDArray[np.int32], numbers: NDArray[np.int64], fraction: float, seed: int
+    labels: NDArray[np.int32], numbers: NDArray[np.int64], fraction: float, seed: int, where: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Split `numbers` so that about `fraction` of each class, and at least one of it, is held out."""
     rng = np.random.default_rng([seed, 3])
@@ -230,7 +230,7 @@ def hold_out(
         held = max(1, round(len(mixed) * fraction))
         if held >= len(mixed):
             raise UserError(
-                f"class {label} has {len(mixed)} training samples: too few to hold out {fraction:g} of them"
+                f"{where}: class {label} has {len(mixed)} training samples: too few to hold out {fraction:g} of them"
             )
         held_out.append(mixed[:held])
         kept.append(mixed[held:])

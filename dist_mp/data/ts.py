@@ -110,6 +110,8 @@ def _read_series(where: str, line: str, classes: tuple[str, ...]) -> tuple[NDArr
     values = np.stack(columns, axis=1)
     if np.isinf(values).any():
         raise UserError(f"{where}: an infinite value")
+    if (np.abs(values) > np.finfo(np.float32).max).any():
+        raise UserError(f"{where}: a value beyond the range of 32-bit numbers")
     gaps = np.isnan(values)
     if gaps.any():
         # Causal: the last value seen before the gap.
@@ -138,10 +140,14 @@ class SeriesDataset(Dataset):
             raise UserError(f"{test_path}: its classes differ from those of {path.name}")
         if test.series[0].shape[1] != channels:
             raise UserError(f"{test_path}: {test.series[0].shape[1]} channels, but {channels} in {path.name}")
+        if len(training.classes) < 2:
+            raise UserError(f"{path}: a single class, {training.classes[0]!r}; a classifier needs two at least")
         absent = np.setdiff1d(np.arange(len(training.classes)), training.labels)
         if len(absent):
             raise UserError(f"{path}: no series of class {training.classes[absent[0]]!r}, which its header names")
-        kept, held_out = hold_out(training.labels, np.arange(len(training.labels)), validation_fraction, split_seed)
+        kept, held_out = hold_out(
+            training.labels, np.arange(len(training.labels)), validation_fraction, split_seed, str(path)
+        )
         steps = np.concatenate([training.series[i] for i in kept.tolist()]).astype(np.float64)
         mean, deviation = steps.mean(axis=0), steps.std(axis=0)
         deviation[deviation == 0] = 1.0

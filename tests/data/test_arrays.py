@@ -90,7 +90,11 @@ GOOD |= {"x_test": np.ones((4, 5, 2)), "y_test": labels(4)}
         ({"x_test": np.ones((4, 5, 3))}, "x_train holds series of 2 channels, x_test series of 3 channels"),
         ({"x_test": np.ones((4, 5))}, r"x_test: float64 \(4, 5\); images are uint8"),
         ({"x_test": np.array(["a"] * 4)}, r"x_test: <U1 \(4,\); images are uint8"),
-        ({"x_train": np.zeros((0, 5, 2)), "y_train": labels(0)}, r"x_train: float64 \(0, 5, 2\)"),
+        ({"x_train": np.zeros((0, 5, 2)), "y_train": labels(0)}, "x_train: no samples"),
+        ({"x_train": GOOD["x_train"] + 1e300}, "x_train: sample 0 holds a number that is not finite in 32 bits"),
+        ({"x_train": GOOD["x_train"] + np.nan}, "x_train: sample 0 holds a number that is not finite"),
+        ({"y_train": np.zeros(8, int), "y_test": np.zeros(4, int)}, "a single class; a classifier needs two"),
+        ({"y_train": np.array([0] * 7 + [1])}, "a.npz: class 1 has 1 training samples: too few to hold out"),
         ({"x_test": imdb(4, 1)}, "x_train holds series of 2 channels, x_test words"),
     ],
 )

@@ -82,11 +82,11 @@ def test_dataset(tmp_path: Path) -> None:
 
 def test_holding_out_keeps_both_classes() -> None:
     labels = np.array([0] * 10 + [1] * 3 + [0] * 5, np.int32)
-    kept, held_out = hold_out(labels, np.arange(13), 0.2, 1)
+    kept, held_out = hold_out(labels, np.arange(13), 0.2, 1, "here")
     assert sorted([*kept, *held_out]) == list(range(13))
     assert np.bincount(labels[held_out]).tolist() == [2, 1]
     with pytest.raises(UserError, match="class 1 has 1 training samples"):
-        hold_out(np.array([0, 0, 1], np.int32), np.arange(3), 0.2, 1)
+        hold_out(np.array([0, 0, 1], np.int32), np.arange(3), 0.2, 1, "here")
 
 
 def drop(prefix: str) -> Callable[[Entries], Entries]:

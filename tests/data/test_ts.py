@@ -49,6 +49,7 @@ def test_series_of_unequal_length_and_missing_values(tmp_path: Path) -> None:
         (HEADER + "1,2:3,,4:A\n", "line 8, channel 2: could not convert"),
         (HEADER + "1,2:3:A\n", r"line 8: channels of different lengths \[1, 2\]"),
         (HEADER + "1,inf:3,4:A\n", "line 8: an infinite value"),
+        (HEADER + "1,1e300:3,4:A\n", "line 8: a value beyond the range of 32-bit numbers"),
         (HEADER + "1,2:3,4:A\n1,2:A\n", "line 9: 1 channels, but 2 before it"),
     ],
 )
@@ -57,6 +58,14 @@ def test_bad_files_get_one_clear_line(tmp_path: Path, text: str, message: str) -
         read_ts(write(tmp_path / "bad.ts", text))
     assert "\n" not in str(caught.value)
     assert "bad.ts" in str(caught.value)
+
+
+def test_a_single_class_is_refused(tmp_path: Path) -> None:
+    text = HEADER.replace("A b", "A") + "1,2:3,4:A\n" * 4
+    for part in ("TRAIN", "TEST"):
+        write(tmp_path / f"One_{part}.ts", text)
+    with pytest.raises(UserError, match="One_TRAIN.ts: a single class, 'A'; a classifier needs two"):
+        SeriesDataset(tmp_path / "One_TRAIN.ts")
 
 
 def test_what_is_not_text_is_refused(tmp_path: Path) -> None:
