@@ -156,6 +156,7 @@ def make_row(
         products_flops=operations / first["products_seconds"] if "products_seconds" in first else None,
         peak_flops=first.get("peak_flops"),
         peak_bytes=max(result["peak_bytes"] for result in measured) if "peak_bytes" in first else None,
+        tensor_bytes=first.get("tensor_bytes"),
         shares=shares,
     )
 

@@ -36,6 +36,8 @@ class Row:
     """Rate of a product of two square matrices of 2048 (1/s)."""
     peak_bytes: int | None = None
     """Most memory that the process held beyond its start."""
+    tensor_bytes: int | None = None
+    """Most bytes of tensors of 256 KiB and more at a time in a step, the weights among them (ours only)."""
     shares: dict[str, float] | None = None
     """Share of a step's time by kind of operation; the keys are `KINDS`."""
 
@@ -63,7 +65,19 @@ def print_tables(console: Console, rows: Sequence[Row], length: int, vocabulary:
     times = Table(
         title=f"Language model, T={length} V={vocabulary:,}, {threads} thread{'s' * (threads > 1)} (OOM: no memory)"
     )
-    for title in ("system", "L", "B", "N", "ms", "GFLOP/s", "products alone", "of it", "of peak", "peak MB"):
+    for title in (
+        "system",
+        "L",
+        "B",
+        "N",
+        "ms",
+        "GFLOP/s",
+        "products alone",
+        "of it",
+        "of peak",
+        "peak MB",
+        "tensors MB",
+    ):
         times.add_column(title, justify="left" if title == "system" else "right")
     faster = Table(title="Times as fast as")
     names = list(dict.fromkeys(row.system for row in rows))
@@ -86,6 +100,7 @@ def print_tables(console: Console, rows: Sequence[Row], length: int, vocabulary:
             "" if alone is None else f"{100 * row.flops / alone:.0f}%",
             "" if peak is None else f"{100 * row.flops / peak:.0f}%",
             "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.0f}",
+            "" if row.tensor_bytes is None else f"{row.tensor_bytes / 1e6:.0f}",
         )
         beside = ratios(rows, row)
         faster.add_row(*head, *(f"{beside[name]:.2f}" if name in beside else "" for name in names))

@@ -95,11 +95,13 @@ def measure(request: Request) -> dict[str, Any]:
     step, language = _make_step(request)
     for _ in range(2):
         step()
+    counted = _tensor_peak()
     seconds = [_time(step) for _ in range(request.steps)]
     result: dict[str, Any] = {
         "outcome": "measured",
         "seconds": seconds,
         "peak_bytes": _resident("VmHWM") - baseline,
+        "tensor_bytes": _tensor_peak() if counted is not None else None,
         "weights": int(sum(np.prod(v.shape) for v in language.variables)),
     }
     if request.details:
@@ -171,6 +173,21 @@ def _resident(which: str) -> int:
         if line.startswith(which):
             return int(line.split()[1]) * 1024
     raise ValueError(f"no {which} in /proc/self/status")
+
+
+def _tensor_peak() -> int | None:
+    """Most bytes that TensorFlow's allocator held since the last call; None where it keeps no account.
+
+    The resident size also counts what the allocator keeps of what was freed.
+    """
+    import tensorflow as tf
+
+    try:
+        peak = int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+        tf.config.experimental.reset_memory_stats("CPU:0")
+    except ValueError:
+        return None
+    return peak
 
 
 def _product_alone(product: Product, dtype: Any) -> float:

@@ -58,6 +58,7 @@ def test_a_small_size_beside_keras_writes_json_and_plots(tmp_path):
     assert [r.system for r in rows] == ["dist_mp bf16", "Keras fp32"]
     assert all(r.seconds for r in rows)
     assert set(rows[0].shares) == set(KINDS) and abs(sum(rows[0].shares.values()) - 1) < 0.01
+    assert rows[0].tensor_bytes is not None and rows[1].tensor_bytes is None
     assert all(rows[0].shares[kind] > 0 for kind in ("products", "exchange", "update"))
     # At so small a size the softmax, timed alone, may take all that the fused loops took.
     assert rows[0].shares["gates"] >= 0 < rows[0].shares["gates"] + rows[0].shares["softmax"]

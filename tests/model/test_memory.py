@@ -9,7 +9,7 @@ from dist_mp.model.gru_sequence import gru_sequence
 from dist_mp.model.lstm_sequence import lstm_sequence
 
 STEPS, ROWS, CELLS = 6, 640, 128
-# The allocator keeps no account of tensors up to 256 KiB: h of a step is larger here.
+# The allocator keeps no account of tensors below 256 KiB: h of a step is larger here.
 
 
 def peak_bytes(kind: str, layers: int, unroll: bool, recompute: bool) -> int:
