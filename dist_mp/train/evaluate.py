@@ -170,6 +170,8 @@ class Evaluator:
         """Mean loss of the last run."""
         self.weight = 0.0
         """Valid steps, or samples, of the last run."""
+        self.metrics: dict[str, float] = {}
+        """Of the last run, beside the loss."""
         self.before_window: Callable[[], None] = lambda: None
         """Called before each window, on every rank; may raise, on all ranks at once, to end an evaluation early."""
 
@@ -191,7 +193,8 @@ class Evaluator:
         self.weight = weight.over_ranks(world)
         self.loss = losses.over_ranks(world) / max(self.weight, 1.0)
         self.evaluated = split
-        return {"loss": self.loss} | self.collector.metrics(world, self.loss)
+        self.metrics = self.collector.metrics(world, self.loss)
+        return {"loss": self.loss} | self.metrics
 
     @tf.function
     def _forward(

@@ -122,6 +122,15 @@ class TextEvaluation(Record):
     perplexity: float = Field(description="exponential of the mean loss")
 
 
+class MetricsEvaluation(Record):
+    """Sentence pairs, generated images, or objects in images."""
+
+    kind: Literal["metrics"] = "metrics"
+    loss: float = Field(description="mean loss")
+    weight: float = Field(description="words, images or matched default boxes that it is the mean of")
+    metrics: dict[str, float] = Field(description="those of the epochs' records, by name")
+
+
 class Evaluation(Record):
     """All of the file."""
 
@@ -132,7 +141,7 @@ class Evaluation(Record):
     )
     threshold_rule: str = Field(description="shots only: how it was chosen (evaluation.threshold)")
     logistic: LogisticCurve | None = Field(description="shots only: from scores to probabilities, for all splits")
-    splits: dict[str, ShotEvaluation | ClassEvaluation | TextEvaluation] = Field(
+    splits: dict[str, ShotEvaluation | ClassEvaluation | TextEvaluation | MetricsEvaluation] = Field(
         description="by name: valid (held out), test where there is one"
     )
 

@@ -9,11 +9,12 @@ from dist_mp.comm.world import World
 from dist_mp.config import EvaluationConfig
 from dist_mp.data.shots import ShotDataset
 from dist_mp.train.classification import class_evaluation
-from dist_mp.train.evaluate import ClassCollector, Evaluator, ShotCollector, perplexity
+from dist_mp.train.evaluate import ClassCollector, Evaluator, PerplexityCollector, ShotCollector, perplexity
 from dist_mp.train.evaluation_records import (
     ClassEvaluation,
     Evaluation,
     LogisticCurve,
+    MetricsEvaluation,
     ShotEvaluation,
     TextEvaluation,
 )
@@ -23,7 +24,7 @@ from dist_mp.train.shot_report import Chosen, choose, shot_evaluation
 
 FILE = "evaluation.json"
 
-SplitEvaluation = ShotEvaluation | ClassEvaluation | TextEvaluation
+SplitEvaluation = ShotEvaluation | ClassEvaluation | TextEvaluation | MetricsEvaluation
 
 
 def finish(parts: Parts, folder: Path, summary: SummaryRecord) -> SummaryRecord:
@@ -98,7 +99,9 @@ class Reporter:
         if isinstance(collector, ClassCollector):
             _, labels, scores = collector.gathered(self._world)
             return class_evaluation(labels, scores, loss, self._settings.calibration_bins)
-        return TextEvaluation(loss=loss, words=round(evaluator.weight), perplexity=perplexity(loss))
+        if isinstance(collector, PerplexityCollector):
+            return TextEvaluation(loss=loss, words=round(evaluator.weight), perplexity=perplexity(loss))
+        return MetricsEvaluation(loss=loss, weight=evaluator.weight, metrics=evaluator.metrics)
 
 
 def main_numbers(evaluation: SplitEvaluation) -> dict[str, float]:

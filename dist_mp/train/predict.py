@@ -102,10 +102,11 @@ class Predictor:
         """Predictions on all of `data`, the same on every rank. Collective."""
         if isinstance(data.split, ShotSplit):
             return self._shots(data.split, run, step_milliseconds)
+        kind = self._config.model.kind
+        if kind in ("gan", "detector", "translation") or not (self._spec.classes or self._spec.vocabulary):
+            raise UserError(f"predict: not for model.kind {kind} on these data")
         if self._spec.classes:
             return self._classes(data)
-        if self._spec.target_vocabulary or not self._spec.vocabulary:
-            raise UserError(f"predict: not for model.kind {self._config.model.kind} on these data")
         return self._text(data)
 
     def _windows(self, split: Split) -> Any:
