@@ -179,10 +179,12 @@ class Checkpointer:
         best: list[tuple[float, Path]] = []
         for folder in found:
             try:
-                value = open_checkpoint(folder, check_files=False).manifest.metric
+                manifest = open_checkpoint(folder, check_files=False).manifest
             except DamagedError:
                 continue
-            if value is not None and not math.isnan(value):
+            # By the metric of today, which may be another one than that of the day.
+            value = math.nan if manifest.metric is None else manifest.metrics.get(self.metric, math.nan)
+            if not math.isnan(value):
                 best.append((value, folder))
         for _ in range(min(self._settings.keep_best, len(best))):
             chosen = best[-1]

@@ -43,7 +43,8 @@ def test_checkpoints_of_several_ranks(tmp_path: Path) -> None:
         writer = Checkpointer(world, CheckpointConfig(keep=2, keep_best=1), tmp_path)
         writer.metric = "auc"
         for step, auc in enumerate([0.6, 0.9, None, 0.9, 0.7, None, float("nan"), 0.5], 1):
-            writer.save(snapshot(world.rank, world.size, step, metric=auc))
+            metrics = {} if auc is None else {"auc": auc, "loss": -auc}
+            writer.save(snapshot(world.rank, world.size, step, metric=auc, metrics=metrics))
         writer.finish()
         world.barrier()
         assert [path.name for path in list_checkpoints(tmp_path)] == [f"step-0000000{i}" for i in (8, 7, 2)]
