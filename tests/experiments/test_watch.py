@@ -115,7 +115,12 @@ def test_live_on_a_terminal_until_the_run_ends(tmp_path: Path) -> None:
     """A real terminal: the display follows the file and the command ends with the run."""
     folder = made.write(tmp_path / "run", [made.start(hosts=["elsewhere"]), made.step(0)])
     master, slave = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40", "PYTHONPATH": str(Path.cwd())}
+    environment = os.environ | {
+        "TERM": "xterm",
+        "COLUMNS": "100",
+        "LINES": "40",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
     command = [sys.executable, "-m", "dist_mp", "watch", str(folder), "--interval", "0.1"]
     with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=tmp_path) as process:
         os.close(slave)
@@ -132,7 +137,8 @@ def test_live_on_a_terminal_until_the_run_ends(tmp_path: Path) -> None:
             elif written == 1 and "step 42 of 100" in text:
                 made.write(folder, [made.summary(42)])
                 written = 2
-        process.kill() if process.poll() is None and written < 2 else None
+        if written < 2:
+            process.kill()
         assert process.wait(10) == 0, text
     os.close(master)
     assert written == 2 and "ended after" in text and "Traceback" not in text
