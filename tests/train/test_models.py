@@ -41,13 +41,7 @@ def test_ranks_train_what_one_trains(ranks: int) -> None:
     one_thread()
     with World.open() as world:
         for name in MODELS:
-            one, expected = train(
-                alone(world),
-                settings(
-                    name,
-                    12,
-                ),
-            )
+            one, expected = train(alone(world), settings(name, 12))
             parts, summary = train(world, settings(name, 12 // ranks))
             for a, b in zip(parts.masters.values(), one.masters.values(), strict=True):
                 np.testing.assert_allclose(a, b, atol=2e-5, err_msg=name)
