@@ -42,6 +42,10 @@ def export_checkpoint(checkpoint: Checkpoint, folder: Path, dtype: str = "fp32")
         raise UserError(f"{folder}: exists and is not an empty folder; name another")
     spec = DataSpec(**checkpoint.manifest.spec)
     model = keras_model(checkpoint.config(), spec, checkpoint.masters(), DTYPES[dtype])
+    if isinstance(checkpoint.config().model, PythonModel):  # moving averages and the like
+        own = [v for name, v in checkpoint.tensors("rank-00000").items() if name.startswith("model/")]
+        for variable, value in zip(model.non_trainable_variables, own, strict=True):
+            variable.assign(keras.ops.cast(value, variable.dtype))
     unfinished = folder.with_name(f".unfinished-{folder.name}")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)

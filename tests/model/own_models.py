@@ -27,6 +27,12 @@ def danger(spec):
     return keras.Sequential([keras.layers.Dense(8, activation="tanh"), norm, keras.layers.Dense(1)])
 
 
+def normalised(spec):
+    norm = keras.layers.BatchNormalization(dtype="float32")
+    layers = [norm, keras.layers.GlobalAveragePooling1D(), keras.layers.Dropout(0.5), keras.layers.Dense(spec.classes)]
+    return keras.Sequential([keras.Input((None, spec.channels)), *layers])
+
+
 def no_model(spec):
     return spec
 
