@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dist_mp.comm.world import World
 from dist_mp.config import Config
 from dist_mp.data.base import Dataset
@@ -110,6 +112,15 @@ def make_parts(world: World, config: Config, folder: Path | None = None, dataset
     return parts
 
 
+def spoil(parts: Any) -> None:
+    """Put nonsense into all state, so that what a checkpoint does not bring back is noticed."""
+    parts.loss_scale.load({"scale": 7, "clean_steps": 1, "skips_in_a_row": 2, "skipped_steps": 7, "applied_steps": 7})
+    parts.masters.load([np.full(v.shape, 7, np.float32) for v in parts.task.variables])
+    for variable in [*parts.masters.optimizer.variables, *parts.task.model.non_trainable_variables]:
+        variable.assign(np.full(variable.shape, 7, variable.dtype))
+    parts.allreduce.load_residuals([np.full_like(residual, 7) for residual in parts.allreduce.residuals()])
+
+
 def resume(
     parts: Any, folder: Path, *, stop_after: int | None = None, stop_rank: int = 0, piece_bytes: int | None = None
 ) -> tuple[Any, SummaryRecord | None, Kept, list[str]]:
@@ -125,6 +136,7 @@ def resume(
     from dist_mp.train.stopping import StopRequest
 
     checkpoint = newest_checkpoint(folder)
+    spoil(parts)
     states, notes = state.restore(parts, checkpoint)
     parts.world.barrier()
     stop = StopRequest()
