@@ -144,6 +144,7 @@ def _run(name: str, bench: Bench) -> tuple[float, float, int]:
     """A run in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="dist-mp-bench-") as folder:
         fixed = [f"run_folder={folder}", f"train.max_steps={bench.steps}", "train.log_every=1", "train.epochs=1000"]
+        fixed += ["evaluation.test=false"]
         command = [sys.executable, "-m", "dist_mp", "run", "-n", str(bench.ranks), name, *bench.overrides, *fixed]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

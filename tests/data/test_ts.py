@@ -64,7 +64,7 @@ def test_a_single_class_is_refused(tmp_path: Path) -> None:
     text = HEADER.replace("A b", "A") + "1,2:3,4:A\n" * 4
     for part in ("TRAIN", "TEST"):
         write(tmp_path / f"One_{part}.ts", text)
-    with pytest.raises(UserError, match="One_TRAIN.ts: a single class, 'A'; a classifier needs two"):
+    with pytest.raises(UserError, match=r"One_TRAIN.ts: a single class, 'A'; a classifier needs two"):
         SeriesDataset(tmp_path / "One_TRAIN.ts")
 
 

@@ -36,17 +36,17 @@ def campaign(count: int, seed: int, probabilities: bool = False) -> list[ShotTra
 
 
 def test_each_alarm_by_hand() -> None:
-    """Steps of 10 ms; steps 0 are ignored; an alarm above 0.5 must come 2 steps before the end, or 5 (50 ms)."""
+    """Steps of 10 ms; steps 0 are ignored; an alarm above 0.5 must come 2 steps before the end, or 6 (55 ms)."""
     shots = [
         trace(7, True, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0),  # 8 steps before its end: early
-        trace(3, True, 9, 0, 0, 0, 0, 0, 0, 1, 0, 0),  # 2 steps: correct, but too late for 50 ms
+        trace(3, True, 9, 0, 0, 0, 0, 0, 0, 1, 0, 0),  # 2 steps: correct, but too late for 55 ms
         trace(5, True, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0),  # 1 step: late
         trace(1, True, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),  # missed
         trace(4, True, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0),  # 5 steps: correct
         trace(2, False, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0),  # quiet: its only alarm is ignored
         trace(6, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1),  # a false alarm, however late
     ]
-    settings = EvaluationConfig(deadlines_ms=[20.0, 45.0, 90.0])
+    settings = EvaluationConfig(deadlines_ms=[20.0, 55.0, 90.0])
     chosen = Chosen(0.5, Logistic(1.0, 0.0))
     found = shot_evaluation(shots, RULES, settings, 10.0, chosen, 0.25, probabilities=False)
     assert [(s.shot, s.alarm, s.warning_milliseconds) for s in found.shots] == [
@@ -62,10 +62,10 @@ def test_each_alarm_by_hand() -> None:
     assert found.median_warning_milliseconds == 35.0
     assert found.warning_curve.milliseconds == [0.0, 10.0, 20.0, 50.0, 80.0]
     assert found.warning_curve.detected == pytest.approx([0.8, 0.8, 0.6, 0.4, 0.2])
-    # 20 ms is the deadline of the rules and comes once; 45 ms is rounded up to 5 steps, 90 ms to 9.
+    # 20 ms is the deadline of the rules and comes once; 55 ms is rounded up to 6 steps, 90 ms to 9.
     rows = [(d.milliseconds, d.early, d.correct, d.late, d.missed, d.false_alarms, d.clean) for d in found.deadlines]
-    assert rows == [(20.0, 1, 2, 1, 1, 1, 2), (45.0, 1, 1, 2, 1, 1, 2), (90.0, 0, 0, 4, 1, 1, 2)]
-    assert [d.detected for d in found.deadlines] == pytest.approx([0.6, 0.4, 0.0])
+    assert rows == [(20.0, 1, 2, 1, 1, 1, 2), (55.0, 1, 0, 3, 1, 1, 2), (90.0, 0, 0, 4, 1, 1, 2)]
+    assert [d.detected for d in found.deadlines] == pytest.approx([0.6, 0.2, 0.0])
     assert found.deadlines[0].false_positive_rate == 0.5
     assert found.shots[2].highest == 1.0 and found.shots[2].probability == pytest.approx(1 / (1 + math.exp(-1)))
     assert found.step_calibration is None
