@@ -137,9 +137,10 @@ def test_what_to_continue(arguments: list[str], message: str, small: Path, run_c
     assert (done.rc, done.stderr) == (2, message)
 
 
+@pytest.mark.timeout(600)
 def test_the_quickstart_solves_its_problem(tmp_path: Path, run_cli: RunCli) -> None:
     """Two LSTM layers go above an AUC of 0.93, where a logistic regression on last values stays below 0.85."""
-    done = run_cli(["run", "-n", "2", "quickstart"], timeout=280, env=SLOW)
+    done = run_cli(["run", "-n", "2", "quickstart"], timeout=560, env=SLOW)
     assert done.rc == 0, done.stderr
     evaluation = json.loads((run_folder(tmp_path) / "evaluation.json").read_text())["splits"]["valid"]
     assert evaluation["disruptive"] + evaluation["clean"] == 80
