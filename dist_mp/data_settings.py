@@ -87,7 +87,7 @@ class ShotsData(ShotWindows):
     )
     test_scale: Literal["own", "training"] = Field(
         "own",
-        description="test_path: signals are scaled by the other machine's own shots, as in FRNN, or by those trained on",
+        description="test_path: signals are scaled by the other machine's own shots (as FRNN) or by those trained on",
     )
 
 
