@@ -83,9 +83,10 @@ def test_threads_may_write_together(tmp_path: Path) -> None:
 
 
 ENDLESS = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from dist_mp.timeline import Timeline
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell makes jobs in the background ignore it
 timeline = Timeline(Path(sys.argv[1]), 0, flush_seconds=0.0)
 number = 0
 while True:
@@ -109,7 +110,10 @@ def test_a_run_ended_by_a_signal_leaves_valid_json(tmp_path: Path, number: int) 
             assert process.stdout.readline() == b"running\n"
             time.sleep(0.01 * turn)
             os.kill(process.pid, number)
-            assert process.wait(10) != 0
+            try:
+                assert process.wait(10) != 0
+            finally:
+                process.kill()
         got = events(tmp_path / "rank-0000.json")
         assert len(got) >= 100
         assert [event["ts"] for event in got] == sorted(event["ts"] for event in got)
