@@ -156,7 +156,8 @@ def _passing_signals_on(process: subprocess.Popen[bytes]) -> Iterator[list[int]]
     """Pass signals on to mpirun while inside; yields the list of those that asked the job to end.
 
     They go on as SIGUSR1, which mpirun hands to every rank: a training run saves its state and ends, any other program
-    ends at once. SIGTERM and SIGINT would make mpirun kill the ranks.
+    ends at once (with MPICH, which ignores SIGUSR1 for programs that do not, at the second Ctrl-C). SIGTERM and SIGINT
+    would make mpirun kill the ranks.
     """
     asked: list[int] = []
 

@@ -26,6 +26,7 @@ sys.exit(run_job(command))
 RANK = """
 import os, signal, sys, time
 from mpi4py import MPI
+signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # MPICH takes it for itself where nobody else has
 world = MPI.COMM_WORLD
 what, who = sys.argv[1], int(sys.argv[2])
 print(f"hello {world.rank} of {world.size}", flush=True)
