@@ -161,13 +161,18 @@ class TrainConfig(Section):
     """Length, batch and reporting of a run."""
 
     epochs: PositiveInt = Field(1, description="passes over the training data")
-    batch_size: PositiveInt = Field(16, description="samples (rows) a rank and micro-batch")
+    batch_size: PositiveInt = Field(16, description="samples (rows) a worker and micro-batch")
     accumulation: PositiveInt = Field(
         1, description="micro-batches whose gradients are summed before one exchange and update"
     )
     global_batch: PositiveInt | None = Field(
         None,
-        description="if given, must equal batch_size * ranks * accumulation; notices a changed number of ranks",
+        description="if given, must equal batch_size * workers * accumulation; notices a changed number of ranks",
+    )
+    virtual_workers: PositiveInt | None = Field(
+        None,
+        description="train with the arithmetic of so many workers in all, a multiple of the ranks, which then stand "
+        "for several workers each: their batches, wires, order of sums and learning rate (null: a rank is a worker)",
     )
     max_steps: PositiveInt | None = Field(None, description="stop after so many steps in all (null: no limit)")
     eval_every: PositiveInt = Field(1, description="evaluate after each so many epochs (epochs)")

@@ -14,6 +14,7 @@ from dist_mp.codec.feedback import ErrorFeedback
 from dist_mp.comm.transfer import MAX_BYTES
 from dist_mp.comm.world import World
 from dist_mp.errors import UserError
+from dist_mp.exchange.compensation import HostCompensation
 from dist_mp.exchange.native import NativeMean
 from dist_mp.exchange.pieces import GATHER_BELOW, PiecesMean
 from dist_mp.exchange.placement import GpuPath
@@ -124,7 +125,7 @@ class Allreduce:
 
     def _feedback(self) -> Compensation:
         if self.gpu is None:
-            return _Compensation(self._codec, self._buckets)
+            return HostCompensation(self._codec, self._buckets)
         from dist_mp.exchange.device_feedback import DeviceCompensation  # numba.cuda, for those who have a GPU
 
         return DeviceCompensation(self._codec, self._buckets, self.gpu.device)
@@ -199,33 +200,3 @@ class Allreduce:
     ) -> None:
         if error is None:  # after a failure the other ranks may not come to a collective call any more
             self.close()
-
-
-class _Compensation:
-    """Error feedback of all buckets. A gradient is encoded once more than without, to see what the wire will lose."""
-
-    def __init__(self, codec: SeededCodec, buckets: Sequence[Bucket]) -> None:
-        slots = sorted((slot for bucket in buckets for slot in bucket.slots), key=lambda slot: slot.index)
-        self._place = {slot.index: place for place, slot in enumerate(slots)}
-        self.feedback = ErrorFeedback([slot.numel for slot in slots])
-        self._codec = codec
-        self._wire = np.empty(codec.codec.wire_bytes(max((slot.numel for slot in slots), default=0)), np.uint8)
-        self._sums = np.empty(max((bucket.length for bucket in buckets), default=0), np.float32)
-
-    def add(self, bucket: Bucket, sources: Sequence[NDArray[Any]], loss_scale: float) -> list[NDArray[np.float32]]:
-        """The gradients of a bucket with their residuals, until the next call."""
-        sums = []
-        for slot, source in zip(bucket.slots, sources, strict=True):
-            codec = self._codec.own(slot.offset)
-            wire = self._wire[: codec.wire_bytes(slot.numel)]
-            place = self._place[slot.index]
-            total = self._sums[slot.offset : slot.offset + slot.numel]
-            total[:] = self.feedback.encode(place, source.reshape(-1), codec, wire, loss_scale)
-            sums.append(total)
-        return sums
-
-    def settle(self, applied: bool) -> None:
-        if applied:
-            self.feedback.commit()
-        else:
-            self.feedback.discard()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dist_mp.exchange.allreduce import Allreduce
 from dist_mp.exchange.pieces import aligned
 from dist_mp.exchange.plan import Bucket, Slot
+from dist_mp.exchange.virtual import VirtualAllreduce
 
 Gradient = Any
 """A dense tensor, tf.IndexedSlices or None."""
@@ -29,7 +30,7 @@ class GraphExchange:
     The means lie in buffers of this object, and the next step overwrites them: use them within the step.
     """
 
-    def __init__(self, plan: Sequence[Bucket], allreduce: Allreduce) -> None:
+    def __init__(self, plan: Sequence[Bucket], allreduce: Allreduce | VirtualAllreduce) -> None:
         """Allocate the buffers of the means.
 
         Args:
@@ -72,6 +73,24 @@ class GraphExchange:
                 part.set_shape(slot.shape)
                 means[slot.index] = part
         return [means[index] for index in range(len(gradients))], flats
+
+    def put(self, gradients: Sequence[Gradient]) -> tf.Operation:
+        """Hand over the gradients of a virtual worker that is not its rank's last; the operation is done with them."""
+        virtual = self._allreduce
+        if not isinstance(virtual, VirtualAllreduce):
+            raise TypeError("only an exchange of virtual workers takes the gradients of several")
+        done: list[tf.Tensor] = []
+        for number, bucket in enumerate(self._plan):
+            sources = [_dense(gradients[slot.index], slot) for slot in bucket.slots]
+
+            @tf.autograph.experimental.do_not_convert
+            def put(*sources: NDArray[Any], number: int = number) -> np.int32:
+                virtual.put(number, [np.asarray(s) for s in sources])
+                return np.int32(0)
+
+            with tf.control_dependencies(done[-1:]), tf.device("/CPU:0"):
+                done.append(tf.numpy_function(put, sources, tf.int32))
+        return tf.group(*done)
 
     def _host_call(self, number: int) -> Callable[..., list[NDArray[np.float32]]]:
         out = aligned(4 * self._plan[number].length).view(np.float32)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 CudaAware = Literal["auto", "require", "off"]
 
+VIRTUAL = "virtual"
+"""The exchange of virtual workers, in place of an algorithm's name."""
+
 
 @dataclass(frozen=True)
 class GpuPath:
@@ -93,6 +96,8 @@ def _obstacle(world: World, gpu: int | None, algorithm: str) -> str:
             return f"rank {rank} {words}"
     if algorithm == "native":
         return "exchange.algorithm native takes gradients from host memory"
+    if algorithm == VIRTUAL:
+        return "virtual workers hand over their gradients in host memory"
     return ""
 
 

@@ -152,7 +152,7 @@ def _make_step(request: Request) -> tuple[Callable[[], Any], Any]:
     codec = codec_by_name(request.precision)
     plan = plan_buckets(task.paths, [tuple(v.shape) for v in task.variables], 8.0, codec.block)
     exchange = GraphExchange(plan, Allreduce(World.open(), codec, plan, "shared"))
-    step = TrainStep(task, masters, LossScale(config.loss_scale, request.precision), exchange, num_ranks=1)
+    step = TrainStep(task, masters, LossScale(config.loss_scale, request.precision), exchange, num_workers=1)
     words = np.random.default_rng(0).integers(0, request.vocabulary, (2, request.rows, request.length))
     inputs, targets = (tf.constant(w, tf.int32) for w in words)
     window = Window(inputs, targets, tf.ones(inputs.shape), tf.zeros(request.rows, tf.bool))

@@ -44,7 +44,7 @@ def gradients_of_run(config: Config, steps: int) -> dict[str, NDArray[np.float32
     masters = MasterWeights(task.model.trainable_variables, initial, config.optimizer, config.master_weights)
     scale, keeper = LossScale(config.loss_scale, precision.name), _Keeper()
     optimizer = config.optimizer
-    step = TrainStep(task, masters, scale, keeper, num_ranks=1, clip_norm=optimizer.clip_norm, l2=optimizer.l2)
+    step = TrainStep(task, masters, scale, keeper, num_workers=1, clip_norm=optimizer.clip_norm, l2=optimizer.l2)
     rows = config.train.batch_size
     state, before, finite = task.initial_state(rows), 1.0, False
     for number, (epoch, batch) in zip(range(steps), _batches(dataset.train, rows), strict=False):

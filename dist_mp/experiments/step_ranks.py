@@ -99,7 +99,7 @@ def measure(world: World, request: Request) -> Times:
         steps = {}
         for name, exchange in kinds.items():
             loss_scale = LossScale(config.loss_scale, request.precision)
-            steps[name] = TrainStep(task, masters, loss_scale, exchange, num_ranks=world.size)
+            steps[name] = TrainStep(task, masters, loss_scale, exchange, num_workers=world.size)
         state = task.initial_state(request.rows)
         taken: dict[str, list[float]] = {name: [] for name in kinds}
         spent = []

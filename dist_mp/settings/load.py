@@ -71,16 +71,28 @@ def dump(config: Config) -> str:
 
 
 def resolve_batch(config: Config, num_ranks: int) -> int:
-    """The global batch: rows a rank and micro-batch x ranks x accumulation.
+    """The global batch: rows a worker and micro-batch x workers x accumulation.
 
     Raises:
-        UserError: `train.global_batch` is given and differs.
+        UserError: `train.global_batch` is given and differs, or virtual workers cannot be dealt to the ranks.
     """
     train = config.train
-    product = train.batch_size * num_ranks * train.accumulation
+    workers, what = num_ranks, "ranks"
+    if train.virtual_workers is not None:
+        workers, what = train.virtual_workers, "virtual workers"
+        if workers % num_ranks:
+            raise UserError(
+                f"train.virtual_workers: {workers} cannot be dealt evenly to {num_ranks} ranks; give a multiple of them"
+            )
+        if config.exchange.algorithm in ("native", "pieces"):
+            raise UserError(
+                f"exchange.algorithm: {config.exchange.algorithm} has no virtual workers; with train.virtual_workers "
+                "give shared or auto"
+            )
+    product = train.batch_size * workers * train.accumulation
     if train.global_batch is not None and train.global_batch != product:
         raise UserError(
-            f"train.global_batch: is {train.global_batch}, but train.batch_size {train.batch_size} x {num_ranks} ranks "
+            f"train.global_batch: is {train.global_batch}, but train.batch_size {train.batch_size} x {workers} {what} "
             f"x train.accumulation {train.accumulation} = {product}; change one of them"
         )
     return product

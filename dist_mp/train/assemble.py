@@ -13,8 +13,9 @@ from dist_mp.data.base import Dataset
 from dist_mp.exchange.allreduce import Allreduce
 from dist_mp.exchange.bucket_size import sweep_bucket_sizes
 from dist_mp.exchange.graph import GraphExchange
-from dist_mp.exchange.placement import place
+from dist_mp.exchange.placement import VIRTUAL, place
 from dist_mp.exchange.plan import check_fingerprint, fingerprint, plan_buckets
+from dist_mp.exchange.virtual import VirtualAllreduce
 from dist_mp.model.build import build_task, initial_masters
 from dist_mp.precision.loss_scale import LossScale
 from dist_mp.precision.master import MasterWeights
@@ -34,7 +35,8 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
         UserError: the ranks' models differ, an unknown codec, or GPU memory cannot go to MPI where it must.
     """
     algorithm = _algorithm(config)
-    placement = place(world, visible_gpu(), algorithm, config.exchange.cuda_aware)
+    virtual = config.train.virtual_workers
+    placement = place(world, visible_gpu(), VIRTUAL if virtual else algorithm, config.exchange.cuda_aware)
     precision = world.broadcast(_resolve(config) if world.rank == 0 else None)
     name = precision.name if config.exchange.codec == "auto" else config.exchange.codec
     stochastic = config.exchange.rounding == "stochastic"
@@ -52,22 +54,25 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
         bucket_mib, buckets = sweep.mib, f" ({sweep})"
     plan = plan_buckets(task.paths, shapes, bucket_mib, codec.block)
     trace = StepTrace() if config.timeline else None
-    allreduce = Allreduce(
-        world,
-        codec,
-        plan,
-        algorithm,
-        error_feedback=config.exchange.error_feedback,
-        seed=config.seed,
-        span=None if trace is None else trace.exchanged,
-        gpu=placement.gpu,
-    )
+    num_workers = virtual or world.size
+    feedback, span = config.exchange.error_feedback, None if trace is None else trace.exchanged
+    allreduce: Allreduce | VirtualAllreduce
+    if virtual is not None:
+        workers = virtual // world.size
+        allreduce = VirtualAllreduce(world, codec, plan, workers, error_feedback=feedback, seed=config.seed, span=span)
+    else:
+        gpu = placement.gpu
+        allreduce = Allreduce(
+            world, codec, plan, algorithm, error_feedback=feedback, seed=config.seed, span=span, gpu=gpu
+        )
+    exchange = GraphExchange(plan, allreduce)
     step = TrainStep(
         task,
         masters,
         loss_scale,
-        GraphExchange(plan, allreduce),
-        num_ranks=world.size,
+        exchange,
+        num_workers=num_workers,
+        put=exchange.put,
         clip_norm=config.optimizer.clip_norm,
         l2=config.optimizer.l2,
         accumulate=config.train.accumulation > 1,
@@ -75,15 +80,14 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
     )
     evaluator = Evaluator(world, config, task, dataset.valid, collector_for(dataset.spec, config.model.kind))
     rounding = ", stochastic rounding" if stochastic else ""
-    feedback = rounding + (" with error feedback" if config.exchange.error_feedback else "")
-    exchange = f"{codec.name} on the wire{feedback}, {algorithm}, {len(plan)} bucket{'s' if len(plan) > 1 else ''}"
-    exchange += buckets
+    how = f"{codec.name} on the wire{rounding}{' with error feedback' if feedback else ''}"
+    words = f"{how}, {algorithm}, {len(plan)} bucket{'s' if len(plan) > 1 else ''}{buckets}"
     return Parts(
         world,
         config,
         dataset,
         precision,
-        exchange,
+        words,
         task,
         masters,
         loss_scale,
@@ -108,19 +112,22 @@ def header(parts: Parts) -> dict[str, str]:
     world, config, precision = parts.world, parts.config, parts.precision
     numbers = sum(int(np.prod(v.shape)) for v in parts.task.variables)
     nodes = f"{world.num_nodes} node{'s' if world.num_nodes > 1 else ''}"
-    batch, accumulation = config.train.batch_size, config.train.accumulation
+    batch, accumulation, workers = config.train.batch_size, config.train.accumulation, parts.num_workers
+    virtual = config.train.virtual_workers is not None
     masters = "FP32 masters" if parts.masters.separate else "no separate masters"
     schedule = config.schedule
-    rate = f"{worker_rate(schedule, world.size):.4g} ({schedule.rule}, {schedule.base:g} at one worker)"
+    rate = f"{worker_rate(schedule, workers):.4g} ({schedule.rule}, {schedule.base:g} at one worker)"
     return {
         "dist_mp": f"{__version__}, TensorFlow {tf.__version__}, {world.library}",
         "ranks": f"{world.size} on {nodes}, {config.threads} compute thread{'s' if config.threads > 1 else ''} each",
+        **({"workers": f"{workers} virtual, {parts.workers} a rank"} if virtual else {}),
         "data": parts.dataset.describe(),
         "model": f"{config.model.kind}, {numbers:,} weights, {len(parts.task.variables)} variables",
         **({"recurrence": parts.task.recurrence} if parts.task.recurrence else {}),
         "precision": f"{precision.name}, {masters} ({precision.reason})",
         "loss scale": f"{'dynamic from' if parts.loss_scale.dynamic else 'constant'} {float(parts.loss_scale.scale):g}",
-        "batch": f"{batch * accumulation * world.size} = {batch} x {world.size} ranks x {accumulation} accumulated",
+        "batch": f"{parts.global_rows} = {batch} x {workers} {'workers' if virtual else 'ranks'} x {accumulation} "
+        "accumulated",
         "learning rate": rate,
         "exchange": parts.exchange,
         **({"gradients": parts.placement.fact} if parts.placement.fact else {}),

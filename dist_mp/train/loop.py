@@ -202,8 +202,7 @@ class Trainer:
         """Train what is left of this epoch, or until something stops it; returns whether the epoch is over."""
         p, at, config = self._p, self._at, self._p.config
         if not self._states or not at.cursor:
-            micros = range(config.train.accumulation)
-            self._states = [p.task.initial_state(config.train.batch_size) for _ in micros]
+            self._states = [p.task.initial_state(config.train.batch_size) for _ in range(p.micros)]
         split, first = rest_of_epoch(p, at)
         if split is None:
             return True
@@ -219,7 +218,7 @@ class Trainer:
             word = self._agree(batch, 0.0, Spent(input=input_seconds))
             while batch is not None and not self.stopped_by:
                 weight = float(word.next_weight.sum())
-                rate = learning_rate(config.schedule, at.step, at.epoch, p.world.size)
+                rate = learning_rate(config.schedule, at.step, at.epoch, p.num_workers)
                 scale = float(p.loss_scale.scale)
                 p.world.watchdog.step = at.step
                 before = p.allreduce.stats.snapshot()
@@ -284,18 +283,20 @@ class Trainer:
         self, batch: Batch, states: list[State], weight: float, rate: float
     ) -> tuple[float, bool, float, list[State]]:
         """Run one step over the micro-batches of `batch`; returns loss sum, applied, gradient norm and new states."""
-        p, size = self._p, self._p.config.train.batch_size
+        p, size, accumulation = self._p, self._p.config.train.batch_size, self._p.config.train.accumulation
         total_weight = tf.constant(max(weight, 1.0), tf.float32)
         new_states, loss_sum = [], 0.0
         for micro, state in enumerate(states):
             rows = slice(micro * size, (micro + 1) * size)
             window = Window(*(tf.constant(a[rows]) for a in (batch.inputs, batch.targets, batch.weight, batch.reset)))
-            seed = self._dropout_seed(micro)
+            worker, of_worker = divmod(micro, accumulation)
+            seed = self._dropout_seed(worker, of_worker)
             last = micro + 1 == len(states)
             if p.trace is not None:
                 p.trace.begin()
             if not last:
-                partial, state = p.step.add(window, state, total_weight, seed)
+                call = p.step.add if of_worker + 1 < accumulation else p.step.put
+                partial, state = call(window, state, total_weight, seed)
                 loss_sum += float(partial)
             else:
                 result = p.step.update(window, state, total_weight, seed, tf.constant(rate, tf.float32))
@@ -306,8 +307,8 @@ class Trainer:
             new_states.append(state)
         return loss_sum, bool(result.finite), float(result.gradient_norm), new_states
 
-    def _dropout_seed(self, micro: int) -> tf.Tensor:
-        words = (self._p.config.seed, self._at.step, self._p.world.rank, micro)
+    def _dropout_seed(self, worker: int, micro: int) -> tf.Tensor:
+        words = (self._p.config.seed, self._at.step, self._p.world.rank * self._p.workers + worker, micro)
         return tf.constant(np.random.SeedSequence(words).generate_state(2).view(np.int32))
 
     def _write_rank_times(self, *, last: bool = False) -> None:

@@ -9,6 +9,7 @@ from dist_mp.config import Config
 from dist_mp.data.base import Dataset
 from dist_mp.exchange.allreduce import Allreduce
 from dist_mp.exchange.placement import Placement
+from dist_mp.exchange.virtual import VirtualAllreduce
 from dist_mp.model.base import Task
 from dist_mp.precision.loss_scale import LossScale
 from dist_mp.precision.master import MasterWeights
@@ -31,7 +32,7 @@ class Parts:
     task: Task
     masters: MasterWeights
     loss_scale: LossScale
-    allreduce: Allreduce
+    allreduce: Allreduce | VirtualAllreduce
     step: TrainStep
     evaluator: Evaluator
     trace: StepTrace | None = None
@@ -40,9 +41,24 @@ class Parts:
     """Where gradients are averaged."""
 
     @property
+    def num_workers(self) -> int:
+        """Workers of all ranks: the ranks themselves, or the virtual ones."""
+        return self.config.train.virtual_workers or self.world.size
+
+    @property
+    def workers(self) -> int:
+        """Workers that this rank stands for, 1 without virtual ones; they come in order of the ranks."""
+        return self.num_workers // self.world.size
+
+    @property
+    def micros(self) -> int:
+        """Micro-batches of this rank in a step, of one worker after the other."""
+        return self.workers * self.config.train.accumulation
+
+    @property
     def rows(self) -> int:
         """Rows of this rank in a global batch: those of all its micro-batches."""
-        return self.config.train.batch_size * self.config.train.accumulation
+        return self.config.train.batch_size * self.micros
 
     @property
     def global_rows(self) -> int:

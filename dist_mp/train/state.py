@@ -171,19 +171,19 @@ def restore(parts: Parts, checkpoint: Checkpoint, *, keep_scale: bool = True) ->
     if not keep_scale:
         scale.pop("scale", None)
     parts.loss_scale.load(scale)
-    states = [parts.task.initial_state(parts.config.train.batch_size) for _ in range(parts.config.train.accumulation)]
+    states = [parts.task.initial_state(parts.config.train.batch_size) for _ in range(parts.micros)]
     notes = []
     own = _own(checkpoint, world.rank % manifest.ranks)
     for number, variable in enumerate(parts.task.model.non_trainable_variables):
         value = own.get(f"model/{number:04d} {variable.name}")
         if value is not None:
             variable.assign(value.astype(variable.dtype))
-    residuals = _residuals(parts, checkpoint, own)
+    residuals, averaged = _residuals(parts, checkpoint, own)
     if residuals:
         parts.allreduce.load_residuals(residuals)
     if manifest.ranks != world.size:
         notes.append(f"{world.size} ranks go on where {manifest.ranks} stopped")
-        if residuals:
+        if averaged:
             notes.append("each rank has the mean of the residuals of error feedback")
         if any("seed_generator" not in variable.path for variable in parts.task.model.non_trainable_variables):
             notes.append("weights that are not trained are those of another rank")
@@ -223,20 +223,35 @@ def _own(checkpoint: Checkpoint, rank: int) -> dict[str, NDArray[Any]]:
     return checkpoint.tensors(f"rank-{rank:05d}")
 
 
-def _residuals(parts: Parts, checkpoint: Checkpoint, own: dict[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
-    """Of this rank. On another number of ranks each gets the mean of all, so that the mean over the ranks stays."""
+def _residuals(
+    parts: Parts, checkpoint: Checkpoint, own: dict[str, NDArray[Any]]
+) -> tuple[list[NDArray[np.float32]], bool]:
+    """Of this rank's workers, and whether they are means.
+
+    The same number of workers, virtual or not, get back their own. With another number each gets the mean of all, so
+    that the mean over the workers stays.
+    """
     names = [f"residual/{path}" for path in parts.task.paths]
-    if not parts.allreduce.residuals() or names[0] not in own:
-        return []
-    old = checkpoint.manifest.ranks
-    if old == parts.world.size:
-        return [own[name] for name in names]
-    total = [own[name].astype(np.float64) * 0 for name in names]
-    for rank in range(old):
-        piece = _own(checkpoint, rank)
-        for sum_, name in zip(total, names, strict=True):
-            sum_ += piece[name]
-    return [(sum_ / old).astype(np.float32) for sum_ in total]
+    mine = parts.allreduce.residuals()
+    if not mine or names[0] not in own:
+        return [], False
+    old, size = checkpoint.manifest.ranks, parts.world.size
+    # Of a rank that is one worker an array is flat, of one that stands for several it is [workers, numbers].
+    of_rank = len(np.reshape(own[names[0]], (-1, mine[0].shape[-1])))
+    shapes = [residual.shape for residual in mine]
+    if old == size and of_rank == parts.workers:
+        return [own[name].reshape(shape) for name, shape in zip(names, shapes, strict=True)], False
+    pieces = [_own(checkpoint, rank) for rank in range(old)]
+    result = []
+    for name, shape in zip(names, shapes, strict=True):
+        workers = np.concatenate([piece[name].reshape(-1, shape[-1]) for piece in pieces])
+        if len(workers) == parts.num_workers:
+            first = parts.world.rank * parts.workers
+            result.append(workers[first : first + parts.workers].reshape(shape))
+        else:
+            mean = workers.astype(np.float64).mean(axis=0).astype(np.float32)
+            result.append(np.array(np.broadcast_to(mean, shape)))
+    return result, old * of_rank != parts.num_workers
 
 
 def _restore_states(parts: Parts, checkpoint: Checkpoint, own: dict[str, NDArray[Any]], states: list[State]) -> None:

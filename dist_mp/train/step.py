@@ -57,11 +57,12 @@ class TrainStep:
         loss_scale: LossScale,
         exchange: GradientExchange,
         *,
-        num_ranks: int,
+        num_workers: int,
         clip_norm: float = 0.0,
         l2: float = 0.0,
         accumulate: bool = False,
         loss_known: Callable[[], None] | None = None,
+        put: Callable[[Sequence[tf.Tensor]], tf.Operation] | None = None,
     ) -> None:
         """Put the parts together.
 
@@ -70,20 +71,22 @@ class TrainStep:
             masters: FP32 weights and their optimizer.
             loss_scale: factor on the loss and its counters.
             exchange: averages gradients over the ranks.
-            num_ranks: ranks that `exchange` averages over.
+            num_workers: workers that `exchange` averages over: the ranks, or virtual ones.
             clip_norm: limit on the global norm of the averaged, unscaled gradient, 0 for none.
             l2: coefficient of the penalty l2 * sum(w^2) on the masters.
             accumulate: keep FP32 sums of gradients for :meth:`add`.
             loss_known: called on the host when forward is over and before backward begins, for a timeline.
+            put: hands over the gradients of a virtual worker that is not its rank's last, inside the graph.
         """
         self._task = task
         self._masters = masters
         self._loss_scale = loss_scale
         self._exchange = exchange
-        self._num_ranks = num_ranks
+        self._num_workers = num_workers
         self._clip_norm = clip_norm
         self._l2 = l2
         self._loss_known = loss_known
+        self._put = put
         shapes = [v.shape for v in task.variables] if accumulate else []
         self._sums = [tf.Variable(tf.zeros(s, tf.float32), trainable=False) for s in shapes]
 
@@ -93,6 +96,19 @@ class TrainStep:
         loss_sum, gradients, state = self._backward(window, state, total_weight, seed)
         for total, gradient in zip(self._sums, gradients, strict=True):
             total.assign_add(tf.cast(gradient, tf.float32))
+        return loss_sum, state
+
+    @tf.function
+    def put(self, window: Window, state: State, total_weight: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, State]:
+        """Hand a virtual worker's gradient to the exchange, at its last (or only) micro-batch; returns as :meth:`add`.
+
+        For all workers of a rank but the last, whose last micro-batch is :meth:`update`'s.
+        """
+        if self._put is None:
+            raise TypeError("this step has no virtual workers")
+        loss_sum, gradients, state = self._backward(window, state, total_weight, seed)
+        with tf.control_dependencies([self._put(self._with_sums(gradients))]):
+            self._clear_sums()
         return loss_sum, state
 
     @tf.function
@@ -110,10 +126,8 @@ class TrainStep:
         """
         # 1. Forward and backward in the compute type, on loss x scale.
         loss_sum, gradients, state = self._backward(window, state, total_weight, seed)
-        if self._sums:
-            gradients = [s + tf.cast(g, tf.float32) for s, g in zip(self._sums, gradients, strict=True)]
         # 2. Mean over the ranks, always, in FP32 from here on.
-        means, buckets = self._exchange(gradients)
+        means, buckets = self._exchange(self._with_sums(gradients))
         # 3. The same bits on every rank: are they finite, and how long is the unscaled gradient?
         finite = tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(b)) for b in buckets]))
         inverse = 1.0 / self._loss_scale.scale
@@ -122,16 +136,25 @@ class TrainStep:
         norm = tf.cond(finite, lambda: self._apply(means, inverse, norm, learning_rate), lambda: norm)
         # 5. The next scale.
         self._loss_scale.update(finite)
+        self._clear_sums()
+        return StepResult(loss_sum, finite, norm, tf.cond(finite, lambda: state, lambda: _finite_rows(state)))
+
+    def _with_sums(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        """The gradients of the last micro-batch plus those of the ones before."""
+        if not self._sums:
+            return gradients
+        return [s + tf.cast(g, tf.float32) for s, g in zip(self._sums, gradients, strict=True)]
+
+    def _clear_sums(self) -> None:
         for total in self._sums:
             total.assign(tf.zeros_like(total))
-        return StepResult(loss_sum, finite, norm, tf.cond(finite, lambda: state, lambda: _finite_rows(state)))
 
     def _backward(
         self, window: Window, state: State, total_weight: tf.Tensor, seed: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor], State]:
-        # The exchange divides by the ranks; times the ranks here, the mean is the sum over all valid steps of all
-        # ranks divided by their number, however unevenly the ranks hold them.
-        factor = self._loss_scale.scale * (self._num_ranks / total_weight)
+        # The exchange divides by the workers; times the workers here, the mean is the sum over all valid steps of all
+        # workers divided by their number, however unevenly the workers hold them.
+        factor = self._loss_scale.scale * (self._num_workers / total_weight)
         variables = self._task.variables
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)

@@ -27,7 +27,7 @@ def start_record(parts: Parts, header: dict[str, str], step: int = 0) -> StartRe
 
     world, train = parts.world, parts.config.train
     hosts = world.allgather(platform.node())
-    rows = train.batch_size * train.accumulation * world.size
+    rows = parts.global_rows
     steps = parts.dataset.train.steps(0, rows) * train.epochs
     return StartRecord(
         step=step,

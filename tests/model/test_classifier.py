@@ -86,7 +86,7 @@ def test_learns_its_sequences(name, precision):
     assert {v.dtype.name for v in task.variables} == {PRECISIONS[precision]}
     assert len(set(task.paths)) == len(task.paths) == len(task.variables)
     masters = MasterWeights(task.model.trainable_variables, initial_masters(config, spec), config.optimizer)
-    step = TrainStep(task, masters, LossScale(config.loss_scale, precision), Local(), num_ranks=1)
+    step = TrainStep(task, masters, LossScale(config.loss_scale, precision), Local(), num_workers=1)
     state, losses = task.initial_state(ROWS), []
     for number in range(40):
         result = step.update(window, state, tf.constant(float(ROWS)), tf.constant([number, 1]), tf.constant(0.03))

@@ -107,7 +107,7 @@ def test_learns_its_images(dataset: ShapeDataset, precision: str) -> None:
     assert {v.dtype.name for v in task.variables} == {PRECISIONS[precision]}
     assert len(set(task.paths)) == len(task.paths) == len(task.variables)
     masters = MasterWeights(task.model.trainable_variables, initial_masters(config, dataset.spec), config.optimizer)
-    step = TrainStep(task, masters, LossScale(config.loss_scale, precision), Local(), num_ranks=1)
+    step = TrainStep(task, masters, LossScale(config.loss_scale, precision), Local(), num_workers=1)
     batch = next(dataset.train.batches(0, 4, 0, 4))
     total, losses = tf.constant(batch.weight.sum()), []
     for number in range(80):

@@ -106,7 +106,7 @@ def test_generated_images_near_the_real_ones(precision: str) -> None:
     task = build_task(config, SPEC, PRECISIONS[precision])
     assert {v.dtype.name for v in task.variables} == {PRECISIONS[precision]}
     masters = MasterWeights(task.model.trainable_variables, initial_masters(config, SPEC), config.optimizer)
-    step = TrainStep(task, masters, LossScale(config.loss_scale, precision), Local(), num_ranks=1)
+    step = TrainStep(task, masters, LossScale(config.loss_scale, precision), Local(), num_workers=1)
     batch = Batch(*(a.numpy() for a in window))
 
     def distance() -> float:

@@ -115,7 +115,7 @@ def test_learns_its_pairs(precision: str) -> None:
     task = build_task(config, SPEC, PRECISIONS[precision])
     assert len(set(task.paths)) == len(task.paths) == len(task.variables)
     masters = MasterWeights(task.model.trainable_variables, initial_masters(config, SPEC), config.optimizer)
-    step = TrainStep(task, masters, LossScale(config.loss_scale, precision), Local(), num_ranks=1)
+    step = TrainStep(task, masters, LossScale(config.loss_scale, precision), Local(), num_workers=1)
     words, losses = float(tf.reduce_sum(window.weight)), []
     for number in range(60):
         result = step.update(window, [], tf.constant(words), tf.constant([number, 1]), tf.constant(0.03))

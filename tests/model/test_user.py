@@ -54,7 +54,7 @@ def test_trains_with_the_loss_of_the_data(name, precision):
     for a, b in zip(initial, again, strict=True):
         np.testing.assert_array_equal(a, b)
     masters = MasterWeights(task.model.trainable_variables, initial, config.optimizer)
-    step = TrainStep(task, masters, LossScale(config.loss_scale, precision), Local(), num_ranks=1)
+    step = TrainStep(task, masters, LossScale(config.loss_scale, precision), Local(), num_workers=1)
     total, losses = tf.reduce_sum(window.weight), []
     for _ in range(60):
         result = step.update(window, [], total, tf.constant([1, 2]), tf.constant(0.05))
