@@ -39,7 +39,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of single steps on rank 0, in the order in which they were taken."""
+    """Seconds of single steps in the order in which they were taken: those of the slowest rank, and rank 0's shares."""
 
     precision: str
     without: list[float]
@@ -112,10 +112,11 @@ def measure(world: World, request: Request) -> Times:
                     taken[name].append(time.perf_counter() - start)
                     if name == "with":
                         spent.append(allreduce.stats.since(before))
+    slowest = {name: np.max(world.allgather(seconds), axis=0).tolist() for name, seconds in taken.items()}
     return Times(
         request.precision,
-        taken["without"],
-        taken["with"],
+        slowest["without"],
+        slowest["with"],
         [s.exchange_seconds + s.wait_seconds for s in spent],
         [s.wait_seconds for s in spent],
         sum(s.sent_bytes for s in spent) / len(spent),
