@@ -12,6 +12,11 @@ ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register."""
 
 
+def round_up(nbytes: int) -> int:
+    """The next multiple of the alignment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
 class SharedWindow:
     """One segment of bytes a rank, which every rank of the node reads and writes as its own memory.
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dist_mp.codec.base import Codec
-from dist_mp.codec.feedback import ErrorFeedback
 from dist_mp.comm.transfer import MAX_BYTES
 from dist_mp.comm.world import World
 from dist_mp.errors import UserError
-from dist_mp.exchange.compensation import HostCompensation
+from dist_mp.exchange.averager import Averager
+from dist_mp.exchange.compensation import Compensation, HostCompensation
 from dist_mp.exchange.native import NativeMean
 from dist_mp.exchange.pieces import GATHER_BELOW, PiecesMean
 from dist_mp.exchange.placement import GpuPath
@@ -39,24 +39,7 @@ class MeanAlgorithm(Protocol):
         ...
 
 
-class Compensation(Protocol):
-    """Error feedback of all buckets."""
-
-    @property
-    def feedback(self) -> ErrorFeedback:
-        """Keeps the residuals."""
-        ...
-
-    def add(self, bucket: Bucket, sources: Sequence[Any], loss_scale: float) -> Sequence[Any]:
-        """The gradients of a bucket with their residuals, until the next call."""
-        ...
-
-    def settle(self, applied: bool) -> None:
-        """The step is over."""
-        ...
-
-
-class Allreduce:
+class Allreduce(Averager):
     """Averages the gradients of a plan of buckets over all ranks.
 
     The mean is the same bits on every rank and in every rerun. With `shared` and `pieces` the sum is FP32 in rank
@@ -65,15 +48,6 @@ class Allreduce:
 
     All buffers are allocated here. One call runs at a time, and all ranks call in the same order.
     """
-
-    stats: ExchangeStats
-    """Running totals of time and bytes on this rank."""
-
-    loss_scale: float = 1.0
-    """Factor on the gradients of this step, which error feedback keeps out of its residuals."""
-
-    step: int = 0
-    """Number of this step, which stochastic rounding takes its random numbers from."""
 
     def __init__(
         self,
@@ -151,14 +125,7 @@ class Allreduce:
         raise UserError(f"unknown exchange.algorithm {algorithm!r}: valid are {', '.join(ALGORITHMS)}")
 
     def mean(self, index: int, sources: Sequence[NDArray[Any]], out: NDArray[np.float32]) -> None:
-        """Average bucket `index` over the ranks. Collective.
-
-        Args:
-            index: number of the bucket in the plan.
-            sources: this rank's gradients in the order of the bucket's slots, float32, float16 or bfloat16. With a
-                GPU: flat device arrays whose memory is ready; bfloat16 by its bits, as uint16.
-            out: gets the mean, float32, as long as the bucket; 0 between the slots. With a GPU a device array.
-        """
+        """Average bucket `index` over the ranks; see :class:`Averager`."""
         bucket = self._buckets[index]
         if len(out) != bucket.length:
             raise ValueError(f"bucket {index} has {bucket.length} numbers, the output {len(out)}")
@@ -171,10 +138,7 @@ class Allreduce:
         self.stats.calls += 1
 
     def settle(self, applied: bool) -> None:
-        """The step is over: what the wire lost counts in the next one if the update was applied, and is dropped if not.
-
-        Does nothing without error feedback.
-        """
+        """The step is over; see :class:`Averager`."""
         if self._compensation is not None:
             self._compensation.settle(applied)
 

@@ -13,6 +13,7 @@ from dist_mp.codec.cuda import cuda_codec
 from dist_mp.codec.cuda_device import CudaDevice
 from dist_mp.codec.cuda_numbers import WidenKernels
 from dist_mp.codec.feedback import ErrorFeedback
+from dist_mp.exchange.compensation import Compensation
 from dist_mp.exchange.plan import Bucket
 from dist_mp.exchange.seeded import SeededCodec
 
@@ -84,19 +85,18 @@ class DeviceFeedback(ErrorFeedback):
         self.discard()
 
 
-class DeviceCompensation:
-    """Error feedback of all buckets."""
+class DeviceCompensation(Compensation):
+    """Error feedback of gradients on a GPU."""
 
     def __init__(self, seeded: SeededCodec, buckets: Sequence[Bucket], device: CudaDevice) -> None:
         """Allocate for the gradients of these buckets."""
-        slots = sorted((slot for bucket in buckets for slot in bucket.slots), key=lambda slot: slot.index)
-        self._place = {slot.index: place for place, slot in enumerate(slots)}
-        self.feedback = DeviceFeedback([slot.numel for slot in slots], device)
+        super().__init__(buckets)
+        self._residuals = self.feedback = DeviceFeedback(self._numels, device)
         self._seeded, self._device = seeded, device
         with device.active():
             self._kernels = cuda_codec(seeded.codec, device.threads)
-        self._wire = device.empty(seeded.codec.wire_bytes(max((slot.numel for slot in slots), default=0)), np.uint8)
-        self._sums = device.empty(max((bucket.length for bucket in buckets), default=0), np.float32)
+        self._wire = device.empty(seeded.codec.wire_bytes(max(self._numels, default=0)), np.uint8)
+        self._sums = device.empty(self._longest, np.float32)
 
     def add(self, bucket: Bucket, sources: Sequence[Any], loss_scale: float) -> list[Any]:
         """The gradients of a bucket with their residuals, until the next call."""
@@ -113,13 +113,6 @@ class DeviceCompensation:
             wire = self._wire[: codec.wire_bytes(slot.numel)]
             total = self._sums[slot.offset : slot.offset + slot.numel]
             kernels = self._kernels.seeded(codec)
-            self.feedback.keep(self._place[slot.index], source, kernels, wire, total, loss_scale)
+            self._residuals.keep(self._place[slot.index], source, kernels, wire, total, loss_scale)
             sums.append(total)
         return sums
-
-    def settle(self, applied: bool) -> None:
-        """The step is over."""
-        if applied:
-            self.feedback.commit()
-        else:
-            self.feedback.discard()

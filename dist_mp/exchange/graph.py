@@ -1,4 +1,4 @@
-"""The exchange inside a graph: one host call a bucket, in a fixed order, while backward still runs."""
+"""The exchange inside a graph: one host call a bucket, in a fixed order, during backward or right after it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from dist_mp.exchange.allreduce import Allreduce
+from dist_mp.exchange.averager import Averager
 from dist_mp.exchange.pieces import aligned
 from dist_mp.exchange.plan import Bucket, Slot
 from dist_mp.exchange.virtual import VirtualAllreduce
@@ -24,13 +24,16 @@ class GraphExchange:
     Each bucket is one host call, which works on TensorFlow's memory and gives the means back without a copy: a
     ``tf.numpy_function`` where gradients lie in host memory, a ``tf.py_function`` on the GPU where they lie there. The
     calls are chained, so that every rank issues the same collectives in the same order, and a call starts as soon as
-    its gradients are there, also while backward still computes others (with at least 2 inter-op threads; with 1 the
-    calls take their turn between TensorFlow's own operations).
+    its gradients are there, also while backward still computes others.
+
+    With a single inter-op thread and gradients in host memory nothing can run beside a call, and TensorFlow takes what
+    is ready in an order of its own, another on each rank: ranks would wait for each other within backward. There the
+    calls wait until backward is over (docs/decisions.md has times).
 
     The means lie in buffers of this object, and the next step overwrites them: use them within the step.
     """
 
-    def __init__(self, plan: Sequence[Bucket], allreduce: Allreduce | VirtualAllreduce) -> None:
+    def __init__(self, plan: Sequence[Bucket], allreduce: Averager) -> None:
         """Allocate the buffers of the means.
 
         Args:
@@ -42,12 +45,14 @@ class GraphExchange:
         if allreduce.gpu is None:
             self._calls = [self._host_call(number) for number in range(len(self._plan))]
             self._place, self._function = "/CPU:0", tf.numpy_function
+            self._after_backward = tf.config.threading.get_inter_op_parallelism_threads() == 1
         else:
             from dist_mp.exchange.graph_device import device_call  # numba.cuda, for those who have a GPU
 
             device = allreduce.gpu.device
             self._calls = [device_call(device, allreduce, k, bucket) for k, bucket in enumerate(self._plan)]
             self._place, self._function = "/CPU:0" if device.simulated else "/GPU:0", tf.py_function
+            self._after_backward = False
 
     def __call__(self, gradients: Sequence[Gradient]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Average over the ranks.
@@ -61,10 +66,11 @@ class GraphExchange:
         """
         means: dict[int, tf.Tensor] = {}
         flats: list[tf.Tensor] = []
-        for number, bucket in enumerate(self._plan):
-            sources = [_dense(gradients[slot.index], slot) for slot in bucket.slots]
+        dense = [[_dense(gradients[slot.index], slot) for slot in bucket.slots] for bucket in self._plan]
+        begin = [gradient for sources in dense for gradient in sources] if self._after_backward else []
+        for number, (bucket, sources) in enumerate(zip(self._plan, dense, strict=True)):
             # The order of collectives is the same on all ranks: bucket k waits for bucket k - 1.
-            with tf.control_dependencies(flats[-1:]), tf.device(self._place):
+            with tf.control_dependencies(flats[-1:] or begin), tf.device(self._place):
                 types = [tf.float32] * (1 + len(bucket.slots))
                 flat, *parts = self._function(self._calls[number], sources, types)
             flat.set_shape([bucket.length])

@@ -10,14 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from dist_mp.codec.cuda_device import CudaDevice
-from dist_mp.exchange.allreduce import Allreduce
+from dist_mp.exchange.averager import Averager
 from dist_mp.exchange.dlpack import CPU, CUDA, Exported, read
 from dist_mp.exchange.plan import Bucket
 
 
-def device_call(
-    device: CudaDevice, allreduce: Allreduce, number: int, bucket: Bucket
-) -> Callable[..., list[tf.Tensor]]:
+def device_call(device: CudaDevice, allreduce: Averager, number: int, bucket: Bucket) -> Callable[..., list[tf.Tensor]]:
     """What a ``tf.py_function`` calls with the bucket's gradients, eager tensors on the device.
 
     ``to_dlpack`` waits for TensorFlow's stream, so that our kernels read finished gradients; the mean is finished when

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dist_mp.codec.base import Wire
 from dist_mp.comm.transfer import Transfer
-from dist_mp.comm.window import ALIGNMENT, SharedWindow
+from dist_mp.comm.window import SharedWindow, round_up
 from dist_mp.comm.world import World
 from dist_mp.exchange.pieces import PieceExchange, aligned, cut_grain, encode_slots, numbers_within, piece_bounds
 from dist_mp.exchange.plan import Bucket
@@ -91,8 +91,8 @@ class SharedMean:
             self._step = max(min(part_numbers, longest) // self._grain, 1) * self._grain
         longest_piece = piece_bounds(self._step, self._pieces, self._grain)[1]
         whole = min(longest, self._gather_numbers)
-        wire = _round_up(codec.wire_bytes(max(min(self._step, longest), whole)))
-        piece = _round_up(codec.wire_bytes(longest_piece))
+        wire = round_up(codec.wire_bytes(max(min(self._step, longest), whole)))
+        piece = round_up(codec.wire_bytes(longest_piece))
         self._window = SharedWindow(world, 2 * (wire + piece))
         segments = self._window.segments
         # Two buffers in turn: between two barriers a rank may be one part ahead of one that still reads.
@@ -218,7 +218,3 @@ class SharedMean:
         """Free the shared memory. Collective."""
         self._wires, self._results = [], []
         self._window.close()
-
-
-def _round_up(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dist_mp.codec.base import Codec
-from dist_mp.comm.window import ALIGNMENT, SharedWindow
+from dist_mp.comm.window import SharedWindow, round_up
 from dist_mp.comm.world import World
 from dist_mp.errors import UserError
+from dist_mp.exchange.averager import Averager
 from dist_mp.exchange.compensation import HostCompensation
 from dist_mp.exchange.pieces import GATHER_BELOW, cut_grain, encode_slots, numbers_within, piece_bounds
 from dist_mp.exchange.plan import Bucket
@@ -25,21 +26,12 @@ from dist_mp.exchange.seeded import SeededCodec
 from dist_mp.exchange.stats import ExchangeStats, Span, Stopwatch
 
 
-class VirtualAllreduce:
+class VirtualAllreduce(Averager):
     """Averages the gradients of a plan of buckets over all virtual workers of all ranks, which share one node.
 
     In a step, a rank calls :meth:`put` for each bucket of each of its workers but the last, in order, and :meth:`mean`
     for the buckets of the last one. Needs shared memory for the wires of all workers.
     """
-
-    stats: ExchangeStats
-    """Running totals of time and bytes on this rank."""
-
-    gpu: None = None
-    loss_scale: float = 1.0
-    """Factor on the gradients of this step, which error feedback keeps out of its residuals."""
-    step: int = 0
-    """Number of this step, which stochastic rounding takes its random numbers from."""
 
     def __init__(
         self,
@@ -70,15 +62,14 @@ class VirtualAllreduce:
         """
         if world.num_nodes > 1:
             raise UserError(
-                f"train.virtual_workers: needs all ranks on one node, they are on {world.num_nodes}; give -n at most "
-                "the cores of one node"
+                f"train.virtual_workers: needs all ranks on one node, they are on {world.num_nodes}; run "
+                "fewer ranks, each for more workers"
             )
         self.stats = ExchangeStats()
         self._watch = Stopwatch(self.stats, span)
         self._watchdog = world.watchdog
         self._buckets, self._codec = tuple(buckets), codec
         self._workers, self._rank, self._total = workers, world.rank, workers * world.size
-        self._node = world.node
         first = world.rank * workers
         self._seeded = [SeededCodec(codec, seed, first + k, world.node) for k in range(workers)]
         self._compensation = [HostCompensation(s, self._buckets) for s in self._seeded] if error_feedback else []
@@ -90,7 +81,7 @@ class VirtualAllreduce:
             else piece_bounds(b.length, self._total, grain)
             for b in self._buckets
         ]
-        sizes = [_round_up(codec.wire_bytes(b.length)) for b in self._buckets]
+        sizes = [round_up(codec.wire_bytes(b.length)) for b in self._buckets]
         self._starts = [sum(sizes[:k]) for k in range(len(sizes))]
         self._stride, longest = sum(sizes), max(sizes, default=0)
         with self._watchdog("the allocation of the exchange"):
@@ -116,13 +107,7 @@ class VirtualAllreduce:
         self._watch.lap("encode")
 
     def mean(self, index: int, sources: Sequence[NDArray[Any]], out: NDArray[np.float32]) -> None:
-        """Add the last worker's gradients and average bucket `index` over all workers of all ranks. Collective.
-
-        Args:
-            index: number of the bucket in the plan.
-            sources: as of :meth:`put`.
-            out: gets the mean, float32, as long as the bucket; 0 between the slots.
-        """
+        """Add the last worker's gradients and average bucket `index` over all workers; see :class:`Averager`."""
         if self._put[index] != self._workers - 1:
             raise ValueError(f"bucket {index} has gradients of {self._put[index]} workers before the last")
         self.put(index, sources)
@@ -166,7 +151,7 @@ class VirtualAllreduce:
         return self._window.segments[rank][self._workers * self._stride :][cut]
 
     def settle(self, applied: bool) -> None:
-        """The step is over: what the wire lost counts in the next one if the update was applied, else it is dropped."""
+        """The step is over; see :class:`Averager`."""
         for compensation in self._compensation:
             compensation.settle(applied)
 
@@ -184,7 +169,3 @@ class VirtualAllreduce:
         """Free shared memory. Collective."""
         with self._watchdog("the release of the exchange"):
             self._window.close()
-
-
-def _round_up(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -11,6 +11,7 @@ from dist_mp.comm.world import World
 from dist_mp.config import Config
 from dist_mp.data.base import Dataset
 from dist_mp.exchange.allreduce import Allreduce
+from dist_mp.exchange.averager import Averager
 from dist_mp.exchange.bucket_size import sweep_bucket_sizes
 from dist_mp.exchange.graph import GraphExchange
 from dist_mp.exchange.placement import VIRTUAL, place
@@ -56,7 +57,7 @@ def assemble(world: World, config: Config, dataset: Dataset) -> Parts:
     trace = StepTrace() if config.timeline else None
     num_workers = virtual or world.size
     feedback, span = config.exchange.error_feedback, None if trace is None else trace.exchanged
-    allreduce: Allreduce | VirtualAllreduce
+    allreduce: Averager
     if virtual is not None:
         workers = virtual // world.size
         allreduce = VirtualAllreduce(world, codec, plan, workers, error_feedback=feedback, seed=config.seed, span=span)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from dist_mp.comm.world import World
 from dist_mp.config import Config
 from dist_mp.data.base import Dataset
-from dist_mp.exchange.allreduce import Allreduce
+from dist_mp.exchange.averager import Averager
 from dist_mp.exchange.placement import Placement
-from dist_mp.exchange.virtual import VirtualAllreduce
 from dist_mp.model.base import Task
 from dist_mp.precision.loss_scale import LossScale
 from dist_mp.precision.master import MasterWeights
@@ -32,7 +31,7 @@ class Parts:
     task: Task
     masters: MasterWeights
     loss_scale: LossScale
-    allreduce: Allreduce | VirtualAllreduce
+    allreduce: Averager
     step: TrainStep
     evaluator: Evaluator
     trace: StepTrace | None = None

@@ -183,10 +183,11 @@ def restore(parts: Parts, checkpoint: Checkpoint, *, keep_scale: bool = True) ->
         parts.allreduce.load_residuals(residuals)
     if manifest.ranks != world.size:
         notes.append(f"{world.size} ranks go on where {manifest.ranks} stopped")
-        if averaged:
-            notes.append("each rank has the mean of the residuals of error feedback")
-        if any("seed_generator" not in variable.path for variable in parts.task.model.non_trainable_variables):
-            notes.append("weights that are not trained are those of another rank")
+    if averaged:
+        notes.append("each rank has the mean of the residuals of error feedback")
+    untrained = [v for v in parts.task.model.non_trainable_variables if "seed_generator" not in v.path]
+    if manifest.ranks != world.size and untrained:
+        notes.append("weights that are not trained are those of another rank")
     rows = manifest.cursor[-1][0] if manifest.cursor else parts.global_rows
     if manifest.cursor and states[0]:
         if rows == parts.global_rows:

@@ -109,7 +109,7 @@ class TrainStep:
         loss_sum, gradients, state = self._backward(window, state, total_weight, seed)
         with tf.control_dependencies([self._put(self._with_sums(gradients))]):
             self._clear_sums()
-        return loss_sum, state
+            return tf.identity(loss_sum), state
 
     @tf.function
     def update(

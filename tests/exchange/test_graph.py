@@ -107,6 +107,30 @@ def check_graph(world: World, name: str, dtype: Any, plan: Any, allreduce: Allre
     assert len(set(recorder.outputs)) == len(plan) and all(address % 64 == 0 for address in recorder.outputs)
 
 
+@pytest.mark.mpi(ranks=[1], timeout=60)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_single_thread_exchanges_after_backward(threads: int) -> None:
+    """With one inter-op thread the first call waits for the gradients of all buckets, with two for its own only."""
+    import tensorflow as tf
+
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    codec = codec_by_name("fp32")
+    plan = plan_buckets(PATHS, SHAPES, 0.001, codec.block)
+    assert len(plan) > 2
+    with World.open() as world, Allreduce(world, codec, plan) as allreduce:
+        exchange = GraphExchange(plan, allreduce)
+        inputs = [tf.TensorSpec(shape) for shape in SHAPES]
+        graph = tf.function(lambda *x: exchange([v * 2 for v in x])[1]).get_concrete_function(*inputs).graph
+        calls = [op for op in graph.get_operations() if op.type == "PyFunc"]
+        assert len(calls) == len(plan)
+        # What an operation takes as an input does not stand among its control inputs.
+        first, second = ({op.name for op in [*c.control_inputs, *(t.op for t in c.inputs)]} for c in calls[:2])
+        products = {op.name for op in graph.get_operations() if op.type == "Mul"}
+        assert len(products) == len(SHAPES)
+        assert len(first & products) == (len(SHAPES) if threads == 1 else len(plan[0].slots))
+        assert calls[0].name in second, "and the second waits for the first"
+
+
 @pytest.mark.mpi(ranks=[1, 2], timeout=60)
 def test_memory_goes_in_and_out_without_a_copy() -> None:
     import tensorflow as tf

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dist_mp.exchange.placement import VIRTUAL
 from dist_mp.launch.mpirun import find_mpirun, job_command, this_machine
 from tests.conftest import RunCli
 from tests.harness.guard import Finished, run_guarded
@@ -16,9 +17,9 @@ from tests.harness.runner import ROOT, child_environment
 WITHOUT_CUDA = r"(Open MPI|MPICH) \S+: MPIX_Query_cuda_support says no[^;\n]*"
 
 
-def run(cuda_aware: str) -> Finished:
+def run(cuda_aware: str, algorithm: str = "shared") -> Finished:
     """Two ranks with a simulated GPU each."""
-    program = [sys.executable, "-m", "tests.exchange.placed", cuda_aware]
+    program = [sys.executable, "-m", "tests.exchange.placed", cuda_aware, algorithm]
     command = job_command(find_mpirun(), 2, program, machine=this_machine())
     finished = run_guarded(command.argv, timeout=60, cwd=ROOT, env=child_environment(command.environment))
     assert not finished.timed_out and not finished.left, finished
@@ -38,6 +39,12 @@ def test_off_stages_without_asking() -> None:
     done = run("off")
     assert done.rc == 0 and "pinned" not in done.stderr, done.stderr
     assert done.stdout.strip().endswith("staged through pinned host memory (cuda_aware: off)"), done.stdout
+
+
+def test_virtual_workers_go_through_host_memory_and_say_so() -> None:
+    done = run("auto", VIRTUAL)
+    reason = "where TensorFlow copies them: virtual workers hand over their gradients in host memory"
+    assert done.rc == 0 and done.stdout.strip() == f"host memory, gradients go through host memory, {reason}", done
 
 
 def test_require_ends_before_the_first_step() -> None:

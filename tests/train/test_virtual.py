@@ -83,6 +83,8 @@ def test_virtual_workers_are_ranks_to_the_bit(ranks: int, tmp_path: Path) -> Non
 def test_workers_keep_their_residuals_over_a_change_of_ranks(tmp_path: Path) -> None:
     """Two ranks stop; one rank goes on as two virtual workers, and ends with the weights of two ranks."""
     from dist_mp.comm.world import World
+    from dist_mp.train.checkpoint_files import newest_checkpoint
+    from dist_mp.train.state import restore
 
     one_thread()
     with World.open() as world:
@@ -100,7 +102,29 @@ def test_workers_keep_their_residuals_over_a_change_of_ranks(tmp_path: Path) -> 
             assert summary.weights == whole
             assert notes == ["1 ranks go on where 2 stopped"]
             single.allreduce.close()
+            # Another number of workers cannot have these residuals; each gets their mean, and the run says so.
+            four = make_parts(alone(world), virtual(config, 4))
+            checkpoint = newest_checkpoint(tmp_path / "run")
+            restore(four, checkpoint)
+            before = [single_rows.mean(axis=0) for single_rows in single.allreduce.residuals()]
+            for after, mean in zip(four.allreduce.residuals(), before, strict=True):
+                assert after.shape[0] == 4 and np.allclose(after, mean, atol=1e-7)
+            assert "each rank has the mean of the residuals of error feedback" in restore(four, checkpoint)[1]
+            four.allreduce.close()
         world.barrier()
+
+
+@pytest.mark.mpi(ranks=[2, 3], timeout=60)
+def test_several_nodes_are_refused(ranks: int) -> None:
+    from dist_mp.codec.table import codec_by_name
+    from dist_mp.comm.world import World
+    from dist_mp.errors import UserError
+    from dist_mp.exchange.plan import flat_bucket
+    from dist_mp.exchange.virtual import VirtualAllreduce
+
+    with World.open(ranks_per_node=ranks - 1) as world:
+        with pytest.raises(UserError, match="needs all ranks on one node, they are on 2; run fewer ranks"):
+            VirtualAllreduce(world, codec_by_name("fp16"), [flat_bucket(20)], 2)
 
 
 @pytest.mark.parametrize(
