@@ -81,7 +81,7 @@ def test_virtual_workers_are_ranks_to_the_bit(ranks: int, tmp_path: Path) -> Non
 
 @pytest.mark.mpi(ranks=[2], timeout=200)
 def test_workers_keep_their_residuals_over_a_change_of_ranks(tmp_path: Path) -> None:
-    """Two ranks stop; one rank goes on as two virtual workers, and ends with the weights of two ranks."""
+    """Two ranks stop and one goes on as two virtual workers, and the other way; both end with the weights of two ranks."""
     from dist_mp.comm.world import World
     from dist_mp.train.checkpoint_files import newest_checkpoint
     from dist_mp.train.state import restore
@@ -111,7 +111,14 @@ def test_workers_keep_their_residuals_over_a_change_of_ranks(tmp_path: Path) -> 
                 assert after.shape[0] == 4 and np.allclose(after, mean, atol=1e-7)
             assert "each rank has the mean of the residuals of error feedback" in restore(four, checkpoint)[1]
             four.allreduce.close()
+            single = make_parts(alone(world), virtual(config, 2), tmp_path / "back")
+            resume(single, tmp_path / "back", stop_after=5)
+            single.allreduce.close()
         world.barrier()
+        parts = make_parts(world, config)
+        _, summary, _, notes = resume(parts, tmp_path / "back")
+        assert summary.weights == whole and notes == ["2 ranks go on where 1 stopped"]
+        parts.allreduce.close()
 
 
 @pytest.mark.mpi(ranks=[2, 3], timeout=60)
