@@ -81,7 +81,7 @@ def test_virtual_workers_are_ranks_to_the_bit(ranks: int, tmp_path: Path) -> Non
 
 @pytest.mark.mpi(ranks=[2], timeout=200)
 def test_workers_keep_their_residuals_over_a_change_of_ranks(tmp_path: Path) -> None:
-    """Two ranks stop and one goes on as two virtual workers, and the other way; both end with the weights of two ranks."""
+    """Two ranks stop and one goes on as two virtual workers, and the other way; the weights are those of two ranks."""
     from dist_mp.comm.world import World
     from dist_mp.train.checkpoint_files import newest_checkpoint
     from dist_mp.train.state import restore
